@@ -17,6 +17,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+FITS, NOTHING_FITS, WRONG_USE, REFUSED_ROWS, UNFORESEEN, INTERRUPTED = 0, 1, 2, 3, 70, 130
+"""Exit codes of the command line."""
+
 
 class PlannerError(ValueError):
     """Base of every error that a user's input can cause."""

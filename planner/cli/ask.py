@@ -10,12 +10,12 @@ from typer.core import TyperGroup
 from planner.ask import GROUPS, QUESTIONS
 from planner.ask.option import Parameter, parameters
 from planner.ask.question import Question
-from planner.cli.exit_codes import FITS, NOTHING_FITS
 from planner.cli.options.help_panels import PanelCommand
 from planner.cli.options.job_options import JobOptions
 from planner.cli.options.option_groups import keyword, spread
 from planner.cli.options.option_styles import AsCsv, AsJson
 from planner.cli.waiting import waiting
+from planner.errors import FITS, NOTHING_FITS
 
 
 class QuestionGroup(TyperGroup):

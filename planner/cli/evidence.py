@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.exit_codes import FITS, REFUSED_ROWS
 from planner.cli.options.job_options import machine_of, read_files
 from planner.cli.options.option_styles import (
     AsJson,
@@ -20,7 +19,7 @@ from planner.cli.options.option_styles import (
     Overrides,
 )
 from planner.describe.workload import TrainingPrecision
-from planner.errors import PlannerError, UnknownNameError, shorten_path
+from planner.errors import FITS, REFUSED_ROWS, PlannerError, UnknownNameError, shorten_path
 from planner.units import counted, parse_quantity
 from planner.validate.program import calibrate_command as measure_command
 

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.exit_codes import FITS
-from planner.errors import PlannerError, shorten
+from planner.errors import FITS, PlannerError, shorten
 
 THEME = {
     "font": "sans-serif",

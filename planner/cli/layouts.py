@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.exit_codes import FITS, NOTHING_FITS
 from planner.cli.options.help_panels import PanelCommand
 from planner.cli.options.job_options import (
-    LAYOUT_FIELDS,
-    WORKLOAD_FIELDS,
     JobOptions,
     LayoutOptions,
     TrainingOptions,
     experience_of,
-    machine_of,
 )
 from planner.cli.options.option_groups import spread
-from planner.cli.options.option_styles import AsCsv, AsJson, FrameworkName, Tokens
+from planner.cli.options.option_styles import AsCsv, AsJson, Tokens
 from planner.cli.settings import value_of
 from planner.cli.waiting import waiting
-from planner.errors import PlannerError, UnstatedError
+from planner.errors import FITS, NOTHING_FITS, PlannerError
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
@@ -43,7 +39,6 @@ def register(app: typer.Typer) -> None:
     app.command("estimate", cls=PanelCommand)(spread(estimate_command))
     app.command("simulate", cls=PanelCommand)(spread(simulate_command))
     app.command("emit", cls=PanelCommand)(spread(emit_command))
-    app.command("check", cls=PanelCommand)(spread(check_command))
 
 
 def plan_command(
@@ -247,49 +242,6 @@ def simulate_command(
             print(f"\nThe trace is in {trace}: open it at ui.perfetto.dev or in chrome://tracing.")
         _print_link(options, machine, step.estimate)
     return FITS if step.estimate.fits else NOTHING_FITS
-
-
-def check_command(
-    script: Annotated[
-        Path, typer.Argument(metavar="JOB.sh|FOLDER", help="Job script, or a folder with one.")
-    ],
-    layout: Annotated[dict[str, Any], LAYOUT_FIELDS],
-    workload: Annotated[dict[str, Any], WORKLOAD_FIELDS],
-    model: Annotated[str, typer.Option("--model", help="Model, if the files name none.")] = "",
-    machine: Annotated[
-        str, typer.Option("--machine", "-m", help="Machine; default: found by queue and modules.")
-    ] = "",
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Nodes.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the run.")] = None,
-    framework: FrameworkName = None,
-    as_json: AsJson = False,
-) -> int:
-    """Check a job script before it waits in the queue: memory, wall time, ranks, network.
-
-    Exit 0: it fits, 1: it will not, 2: it leaves out what an estimate needs.
-    """
-    from planner.describe.configurations import batch_script, batch_site
-    from planner.show.first_screen import print_answer
-    from planner.show.reports.job_check import check_job
-    from planner.show.terminal import console
-
-    job = batch_script.read_batch_script(script)
-    job = replace(job, nodes=nodes or job.nodes)
-    place = machine_of(machine) if machine else batch_site.machine_of_script(job)
-    files = batch_script.configuration_of(job, whole_folder=script.is_dir())
-    model = model or batch_site.model_of(files.model, files.shape, files.name)
-    if not (framework or files.framework or files.usual_framework):
-        raise UnstatedError(
-            f"no file of {job.path.name} names a framework; give --framework and --micro-batch, or "
-            "name its configuration file in the script"
-        )
-    overrides = {"framework": framework, "layout": layout, "workload": workload}
-    answer = check_job(job, files, place, model, steps=steps, **overrides)
-    if as_json:
-        print(json.dumps(answer.as_dict(), indent=1, allow_nan=False))
-    else:
-        print_answer(answer.lines, console())
-    return FITS if answer.fits else NOTHING_FITS
 
 
 def _write(path: Path, text: str, title: str) -> None:

@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from planner.cli import settings
-from planner.cli.exit_codes import FITS, INTERRUPTED, UNFORESEEN, WRONG_USE
-from planner.errors import PlannerError, shorten
+from planner.errors import FITS, INTERRUPTED, UNFORESEEN, WRONG_USE, PlannerError, shorten
 
 _LONGEST = 400
 _PATIENCE_S = 5.0

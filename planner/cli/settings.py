@@ -14,8 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from planner.cli.exit_codes import FITS
-from planner.errors import DescriptionError, shorten, shorten_path
+from planner.errors import FITS, DescriptionError, shorten, shorten_path
 
 VARIABLE = "PLANNER_SETTINGS"
 """Environment variable with the user's file; empty to use no settings at all."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.exit_codes import FITS, INTERRUPTED
-from planner.errors import shorten_path
+from planner.errors import FITS, INTERRUPTED, shorten_path
 from planner.units import counted
 
 if TYPE_CHECKING:

@@ -96,26 +96,6 @@ def trace_command(
     return 0
 
 
-@app.command("folder")
-def folder_command(
-    folder: Annotated[Path, typer.Argument(help="Folder that `planner emit` wrote.")],
-    config: Annotated[
-        Path | None, typer.Option(help="config.json of the model.", show_default="catalogue")
-    ] = None,
-    as_json: AsJson = False,
-) -> int:
-    """Run one rank of an emitted job's real framework on tensors without data.
-
-    Needs no accelerator, but transformers and accelerate. Exit 1 if the peak is more than 5 % off
-    the estimate.
-    """
-    from planner.validate.folder.folder import check_folder
-
-    check = check_folder(folder, config)
-    print(json.dumps(check.as_dict(), indent=1) if as_json else check)
-    return 0 if check.agrees else 1
-
-
 @app.command("run")
 def run_command(
     strategy: Annotated[

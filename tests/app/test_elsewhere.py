@@ -27,8 +27,8 @@ from planner.app.views.layouts import one_layout
 from planner.ask import QUESTIONS
 from planner.choose.planning import estimate, plan_job
 from planner.cli import main
-from planner.cli.exit_codes import FITS, NOTHING_FITS
 from planner.describe.job_description import JobDescription
+from planner.errors import FITS, NOTHING_FITS
 from planner.show.job_texts import EXPLORER, address
 from tests.ask.jobs import OWN
 

@@ -19,14 +19,13 @@ import yaml
 import planner
 from planner.choose.search.recommendation import rank_layouts
 from planner.cli import main
-from planner.cli.exit_codes import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.emitters import emit
 from planner.emitters.folder import write_folder, zip_bytes
-from planner.errors import EmitError
+from planner.errors import FITS, NOTHING_FITS, WRONG_USE, EmitError
 from planner.evidence.logs.log_files import RunLog
 from planner.evidence.logs.log_job import read_job
 from tests.descriptions import searched

@@ -316,9 +316,8 @@ def _blocks_of(scenario: Scenario, layouts: Layouts) -> tuple[Block, ...]:
 
 def _states_columns(scenario: Scenario, layouts: Layouts) -> list[Int | Mask]:
     """Columns that decide the parameters, states and data-parallel traffic of a rank."""
-    rules, kernels = scenario.framework.communication, scenario.framework.kernels
     columns = [getattr(layouts, name) for name in _COLUMNS if name not in _OF_WORK]
     # the number of passes matters if only one of them sends, or the loss is chunked
-    counted = rules.replicas_once or kernels.loss_chunks > 1
+    counted = scenario.framework.kernels.loss_chunks > 1
     several = layouts.num_microbatches if counted else layouts.num_microbatches > 1
     return [*columns, *recompute_columns(layouts), layouts.v_shaped, several]

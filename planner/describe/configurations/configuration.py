@@ -44,8 +44,6 @@ class Configuration(NotebookView):
     """Optimizer steps of the run; 0: not stated."""
     replicas: int = 0
     """Sharding groups, each with a full copy of the training states; 0: not stated."""
-    group_ranks: int = 0
-    """Ranks of a sharding group, context-parallel ranks included; 0: not stated."""
     shards_per_node: bool = False
     """Whether each node is its own sharding group."""
     model: str = ""
@@ -70,7 +68,7 @@ class Configuration(NotebookView):
 
 
 _TABLES = ("layout", "workload", "shape", "changes")
-_SINGLE = ("world", "steps", "replicas", "group_ranks", "model")
+_SINGLE = ("world", "steps", "replicas", "model")
 
 
 def joined(parts: Sequence[Configuration]) -> Configuration:
@@ -81,19 +79,7 @@ def joined(parts: Sequence[Configuration]) -> Configuration:
     unclear = {name: words for name, words in merged.unclear.items() if name not in keys}
     keys |= unclear.keys()
     usual = {name: value for name, value in merged.usual.items() if name not in keys}
-    layout = {**merged.layout, **_group(merged)}
-    return replace(merged, left_to=left_to, unclear=unclear, usual=usual, layout=layout)
-
-
-def _group(configuration: Configuration) -> dict[str, int]:
-    cp = max(int(configuration.layout.get("cp", 1)), 1)
-    replicas, rest = divmod(configuration.group_ranks, cp)
-    if rest:
-        raise CatalogueError(
-            f"a sharding group of {configuration.group_ranks} ranks in {configuration.name} is not "
-            f"divisible by cp = {cp}; use a multiple of it"
-        )
-    return {"dp_shard": replicas} if replicas else {}
+    return replace(merged, left_to=left_to, unclear=unclear, usual=usual)
 
 
 def _both(first: Configuration, second: Configuration) -> Configuration:

@@ -25,8 +25,8 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _VALUE = "{value}"
 _MOST_NAMED = 12
 _FIELDS = ("layout", "workload", "usual", "shape", "changes", "left_to", "unclear")
-_OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")
-"""Values that leave a setting off; a degree of 1 splits nothing."""
+_OFF = ("none", "false", "no", "off", "0", "1", "-1", "{}", "[]", "")
+"""Values that leave a setting off; a degree of 1 splits nothing, -1 is a default."""
 _NONE = re.compile("(?!)")
 _DECISIVE = re.compile("|".join(KEYS["decisive"]))
 """Words in the names of keys that may decide layout, memory or time."""

@@ -34,9 +34,6 @@ class Communication(Description):
     scatter_bytes: BytesPerElement = 0
     """Bytes per element of gradients that ZeRO-3 quantises and reduces by all-to-alls, first inside
     and then between nodes; 0: reduce-scatter [B]."""
-    replicas_once: bool = False
-    """Ranks with the same shard (hybrid sharding) all-reduce gradients once a step, not with every
-    reduction (MiCS)."""
     second_shards_stay: bool = False
     """Weights resharded over fewer ranks after forward (`reshard`) keep these shards until the
     optimizer step (DeepSpeed's hpZ); else until their backward pass (FSDP2)."""

@@ -86,6 +86,10 @@ def check_folder(
     name = stated.framework.partition("+")[0]
     layout, workload = Layout(**stated.layout), Workload(**dict(stated.workload))
     _check_runs(name, layout, workload)
+    if name == "fsdp2" and not (folder / "sharding.py").exists():
+        raise LayoutError(
+            "torchtitan's own program is not run; emit with -f accelerate to trace it"
+        )
     fields = _fields(stated.model, config)
     model = from_config(fields, stated.model or str(fields["model_type"]))
     framework = load_framework(stated.framework).around(model, workload)
@@ -147,7 +151,7 @@ def _fields(name: str, config: Path | None) -> dict[str, Any]:
     if not same:
         raise CatalogueError(
             f"{name}: the catalogue does not hold all fields of its config.json; give the file "
-            "with --config"
+            "with --model"
         )
     return fields
 

@@ -129,10 +129,6 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
     rules = stages.scenario.framework.communication
     sent = rules.scatter_bytes / stages.states.reduce_bytes
-    # if replicas are reduced only once per step, each reduction counts a share of it
-    reductions_per_step = stages.layouts.reductions_per_step(stages.scenario.framework)
-    if not rules.replicas_once:
-        reductions_per_step = np.ones_like(reductions_per_step)
     uses_all_reduce = is_in(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~uses_all_reduce
     phased = stages.scenario.framework.reduction.hierarchical
@@ -146,9 +142,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
             phased = _times(count, phased_all_to_all_s, shard, size * sent)
             crosses_nodes = stages.layouts.shards_weights & (shard.nodes > 1)
             scatter = np.where(crosses_nodes, phased, scatter)
-        return (
-            scatter + _times(count, all_reduce_s, replica, size / shard.size) / reductions_per_step
-        )
+        return scatter + _times(count, all_reduce_s, replica, size / shard.size)
 
     seconds = np.zeros(amount.shape)
     for part, replicas, shard, replica in (

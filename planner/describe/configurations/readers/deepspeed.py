@@ -114,17 +114,11 @@ def _buffers(job: StatedJob, table: Table, zero: Table, stage: int) -> None:
     if stage < 3:
         job.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
     else:
-        _groups(job, zero)
+        job.refuse(zero, _KEYS["refused_in_zero"])
+        second = zero.number("zero_hpz_partition_size") or 0
+        job.layout(reshard=second if second > 1 else None)
         live = zero.number("stage3_max_live_parameters")
         job.changes({"buffers.live_elements": live})
-
-
-def _groups(job: StatedJob, zero: Table) -> None:
-    """Read the group sizes of MiCS and ZeRO++ hpZ; their defaults (-1 and 1) mean no groups."""
-    first = zero.number("mics_shard_size") or 0
-    job.set_single(group_ranks=max(first, 0))
-    second = zero.number("zero_hpz_partition_size") or 0
-    job.layout(reshard=second if second > 1 else None)
 
 
 def _elements(zero: Table, key: str) -> float | str | None:
