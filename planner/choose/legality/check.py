@@ -152,12 +152,8 @@ RULES: tuple[Rule, ...] = (
 
 
 _ALL = frozenset(Layout.model_fields)
-_REFINED = frozenset(
-    {"vpp", "schedule", "embedding_slots", "head_slots", "dp_shard", "reshard", "ulysses"}
-    | {"offload_activations", "tiles"}
-    | {name for name in _ALL if name.startswith("recompute")}
-)
-"""Columns that a refinement of the search may change."""
+_KEPT = frozenset({"dp", "micro_batch", "grad_accumulation"})
+"""Columns that a refinement of the search never changes."""
 
 
 def legal(
@@ -190,7 +186,7 @@ def legal_layouts(scenario: Scenario, layouts: Layouts) -> Layouts:
 
 def legal_refined(scenario: Scenario, layouts: Layouts) -> Mask:
     """True for refined layouts that meet every rule that a refinement can break."""
-    return legal(scenario, layouts, _ALL, _ALL - _REFINED)[0]
+    return legal(scenario, layouts, _ALL, _KEPT)[0]
 
 
 def check(scenario: Scenario, layout: Layout) -> None:

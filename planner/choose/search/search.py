@@ -131,7 +131,7 @@ def shard_in_groups(candidates: Candidates) -> Layouts:
     for size in _divisors(sharded.dp):
         divided = sharded.take(np.flatnonzero((sharded.dp % size == 0) & (size < sharded.dp)))
         groups.append(replace(divided, dp_shard=np.full(len(divided), size)))
-    return _legal(scenario, Layouts.joined(groups or [sharded]))
+    return _legal(scenario, Layouts.joined([sharded.take(slice(0)), *groups]))
 
 
 def _divisors(degrees: Int) -> list[int]:

@@ -104,7 +104,8 @@ def _activation(
     if gated:
         forward, backward = (3, 5) if fused else (5, 8)
         # gate, up, and the activated gate where not fused
-        saved_tensors = 2 if fused else sizes.model.written.gate_tensors
+        unfused = sizes.model.written.gate_tensors if sizes.kernels.transformers_blocks else 3
+        saved_tensors = 2 if fused else unfused
     else:
         forward, backward = (2, 3) if fused else (4, 5)
         # ReLU keeps its result, which is the input of the down GEMM unless it is dropped out (T5)
