@@ -156,21 +156,6 @@ def joined(words: Iterable[str], by: str = "and") -> str:
     return f"{', '.join(first)} {by} {last}" if first else last
 
 
-def format_places(places: Iterable[int]) -> str:
-    """Format list indices, counted from 0, as overrides write them: consecutive ones as a range.
-
-    >>> format_places([0, 1, 2, 5]), format_places([7])
-    ('0-2,5', '7')
-    """
-    runs: list[list[int]] = []
-    for place in sorted(places):
-        if runs and place == runs[-1][-1] + 1:
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def parse_places(text: str, count: int) -> tuple[int, ...]:
     """Parse indices of a list of `count` entries. Raises DescriptionError for any other text.
 

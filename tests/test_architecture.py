@@ -48,7 +48,6 @@ HEAVY = (
     "scipy",
     "joblib",
     "distributed",
-    "ray",
     "pyarrow",
     "huggingface_hub",
 )

@@ -10,11 +10,10 @@ True
 
 from planner.ask.answer import Answer
 from planner.ask.layouts.memory_phases import host, memory
-from planner.ask.layouts.sensitivity import sensitivity
 from planner.ask.layouts.transfers import network, offload
 from planner.ask.layouts.why import why
-from planner.ask.layouts.zero_stages import buckets, zero
-from planner.ask.limits.batch_sizes import batch, largest_batch, learning_rate
+from planner.ask.layouts.zero_stages import zero
+from planner.ask.limits.batch_sizes import batch, largest_batch
 from planner.ask.limits.largest_jobs import model, sequence
 from planner.ask.question import Question
 from planner.ask.resources.comparisons import change, machine
@@ -23,9 +22,9 @@ from planner.ask.resources.training_time import cheapest, deadline
 from planner.ask.training.checkpoint_cost import checkpoints
 from planner.ask.training.waiting_times import data, startup
 
-__all__ = ["QUESTIONS", "Answer", "batch", "buckets", "change", "cheapest", "checkpoints", "data"]
-__all__ += ["deadline", "host", "largest_batch", "learning_rate", "machine", "memory", "model"]
-__all__ += ["network", "nodes", "offload", "scaling", "sensitivity", "sequence", "startup", "why"]
+__all__ = ["QUESTIONS", "Answer", "batch", "change", "cheapest", "checkpoints", "data"]
+__all__ += ["deadline", "host", "largest_batch", "machine", "memory", "model"]
+__all__ += ["network", "nodes", "offload", "scaling", "sequence", "startup", "why"]
 __all__ += ["zero"]
 
 
@@ -35,8 +34,8 @@ def _named(*questions: Question[...]) -> dict[str, Question[...]]:
 
 GROUPS = {
     "Resources": _named(nodes, deadline, cheapest, scaling, machine, change),
-    "Limits": _named(model, sequence, batch, largest_batch, learning_rate),
-    "Layouts": _named(why, sensitivity, memory, zero, offload, buckets, host, network),
+    "Limits": _named(model, sequence, batch, largest_batch),
+    "Layouts": _named(why, memory, zero, offload, host, network),
     "Training": _named(startup, checkpoints, data),
 }
 """Questions by subject and name, in the order in which they are listed."""

@@ -52,10 +52,10 @@ class Findings:
     """Result values for programs; `Answer.asked` lists them after the options."""
 
 
-def nothing_fits(point: PlanPoint, **values: Any) -> Findings:
+def nothing_fits(point: PlanPoint) -> Findings:
     """Return the findings of a job for which no layout fits."""
     verdict = f"Nothing fits on {point.place}: {point.reason}."
-    return Findings(verdict, [point.row()], success=False, values=values)
+    return Findings(verdict, [point.row()], success=False)
 
 
 P = ParamSpec("P")

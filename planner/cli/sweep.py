@@ -33,7 +33,7 @@ def sweep_command(
         typer.Option(
             "--backend",
             metavar="NAME",
-            help="loky (cores of this machine), sequential, dask, ray, or another of joblib's.",
+            help="loky (cores of this machine), sequential, dask, or another of joblib's.",
         ),
     ] = "loky",
     jobs: Annotated[
@@ -41,9 +41,7 @@ def sweep_command(
     ] = -1,
     address: Annotated[
         str | None,
-        typer.Option(
-            "--address", help="Dask scheduler (tcp://host:8786 or its file), or Ray address."
-        ),
+        typer.Option("--address", help="Dask scheduler, tcp://host:8786 or its file."),
     ] = None,
     limit: Annotated[
         int | None,

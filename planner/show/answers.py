@@ -7,7 +7,6 @@ from typing import Any
 from planner.ask.answer import Answer, Row
 from planner.choose.verdicts.answer_lines import percent_chance
 from planner.describe.files import read_toml
-from planner.show.descriptions import format_quantity
 from planner.tables import Block, Column, Line, Notes, Table, page
 from planner.units import format_amount, format_bytes, format_count, format_rate, format_seconds
 
@@ -18,7 +17,6 @@ _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("_per_device", format_amount),
     ("_s", format_seconds),
     ("_kWh", format_amount),
-    ("_elements", format_count),
 )
 """Formats of numbers, by the suffix of their column."""
 _COLUMNS = read_toml(Path(__file__).parents[1] / "ask" / "columns.toml")
@@ -74,7 +72,7 @@ def _base(name: str) -> str:
     """Return the column whose interval a column bounds, else the column itself."""
     for end in ("_low", "_high"):
         for unit in ("_s", "_bytes", ""):
-            if name.endswith(end + unit) and not name.endswith(f"_change{end}"):
+            if name.endswith(end + unit):
                 return name.removesuffix(end + unit) + unit
     return name
 
@@ -90,8 +88,6 @@ def _cell(row: Row, name: str) -> str:
     value = row.get(name)
     if value is None:
         return "-"
-    if name == "value" and "fact" in row:
-        return format_quantity(str(row["fact"]), value)
     text = column_text(name, value)
     if name == "layout" and "framework" in row:
         return f"{text} [{row['framework']}]"
@@ -123,8 +119,6 @@ def column_text(name: str, value: Any) -> str:
     form = next((form for end, form in _FORMS if name.endswith(end)), None)
     if form is not None:
         return form(value)
-    if name.endswith("_elasticity"):
-        return f"{value:+.3f}"
     return format_count(value) if abs(value) >= 1 else f"{value:.3g}"
 
 

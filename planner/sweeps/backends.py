@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-import logging
 import os
 import signal
 import threading
@@ -19,11 +18,11 @@ from planner.sweeps.answer_cells import Answer, answer_task
 from planner.sweeps.questions import Task
 from planner.units import either
 
-BACKENDS = ("loky", "sequential", "dask", "ray")
-"""Processes on the cores of this machine, this process, a Dask cluster, a Ray cluster. Other
-joblib backends, such as threading, are accepted by name."""
+BACKENDS = ("loky", "sequential", "dask")
+"""Processes on the cores of this machine, this process, a Dask cluster. Other joblib backends, such
+as threading, are accepted by name."""
 
-_PACKAGES = {"dask": ("joblib", "distributed"), "ray": ("joblib", "ray"), "sequential": ()}
+_PACKAGES = {"dask": ("joblib", "distributed"), "sequential": ()}
 PATIENCE_S = 60.0
 """Longest wait for the first worker of a cluster."""
 _WAVE = 2
@@ -34,7 +33,7 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
     """Raise PlannerError if a backend is unknown, lacks a package, or takes no address."""
     for package in _PACKAGES.get(backend, ("joblib",)):
         if importlib.util.find_spec(package) is None:
-            extra = backend if backend in ("dask", "ray") else "sweep"
+            extra = "dask" if backend == "dask" else "sweep"
             raise PlannerError(
                 f"the backend {shorten(backend)} needs {package}; install it with `pip install "
                 f"'parallelism-planner[{extra}]'`, or use --backend sequential"
@@ -45,10 +44,10 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
         )
     if jobs == 0:
         raise PlannerError("jobs = 0 starts no worker; give 1 or more, or -1 for all cores")
-    if address is not None and backend not in ("dask", "ray"):
+    if address is not None and backend != "dask":
         raise PlannerError(
             f"address = {shorten(address)}: the backend {shorten(backend)} runs on this machine; "
-            "use dask or ray, or leave address out"
+            "use dask, or leave address out"
         )
 
 
@@ -153,9 +152,6 @@ def _connected(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
     if backend == "dask":
         with _dask_client(address) as client:
             yield {"client": client}
-    elif backend == "ray":
-        with _ray(address):
-            yield {}
     else:
         yield {"inner_max_num_threads": 1} if backend == "loky" else {}
 
@@ -195,26 +191,3 @@ def _dask_client(address: str | None) -> Iterator[Any]:
                 "start some with `dask worker`"
             ) from None
         yield client
-
-
-@contextlib.contextmanager
-def _ray(address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster: the current one, or the one at an address."""
-    import ray
-    from ray.util.joblib import register_ray
-
-    register_ray()
-    if ray.is_initialized():
-        yield
-        return
-    try:
-        ray.init(address or "auto", logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, OSError, ValueError, RuntimeError) as error:
-        raise PlannerError(
-            f"no Ray cluster answers at {shorten(address or 'auto')} ({shorten(str(error))}); "
-            "start one with `ray start --head`, or give its --address"
-        ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()

@@ -1,4 +1,4 @@
-"""Causes: stages, offload, buckets, host memory and network, against estimates one by one."""
+"""Causes: stages, offload, host memory and network, against estimates one by one."""
 
 from __future__ import annotations
 
@@ -97,36 +97,6 @@ def test_moments_are_corrected_by_measured_runs_as_the_estimate_is(
     assert max(moments) == pytest.approx(allocated)
 
 
-def test_smaller_buckets_take_no_more() -> None:
-    answer = ask.buckets("llama-3.2-1b", "polaris", nodes=2, workload=SHORT)
-    by_stage: dict[int, list[float]] = {}
-    for row in answer.rows:
-        by_stage.setdefault(row["zero_stage"], []).append(row["memory_bytes"])
-    assert set(by_stage) == {0, 1, 2, 3}
-    for memories in by_stage.values():
-        assert memories == sorted(memories, reverse=True)
-    one = planner.estimate(
-        "llama-3.2-1b", "polaris", Layout(dp=8, zero_stage=2, grad_accumulation=8),
-        framework="deepspeed+bucket=5e7", workload=SHORT,
-    )  # fmt: skip
-    row = next(r for r in answer.rows if r["zero_stage"] == 2 and r["bucket_elements"] == 5e7)
-    assert row["memory_bytes"] == pytest.approx(one.memory_bytes["total"])
-
-
-def test_a_verdict_on_buckets_is_what_the_rows_say() -> None:
-    answer = ask.buckets("llama-3.2-1b", "polaris", nodes=4, workload=SHORT)
-    own = {r["zero_stage"]: r["memory_bytes"] for r in answer.rows if r["bucket_elements"] == 5e8}
-    for stage in (1, 2, 3):
-        more = own[stage] > own[stage - 1]
-        assert (f"ZeRO-{stage} takes" in answer.verdict) == more
-    assert "buckets of 50 M elements or less undo that" in answer.verdict
-
-
-def test_frameworks_without_buckets_are_refused() -> None:
-    with pytest.raises(LayoutError, match="reduces gradients in place"):
-        ask.buckets("gpt2", "polaris", workload=SHORT, frameworks="fsdp2")
-
-
 def test_host_memory_is_the_worse_of_load_and_step() -> None:
     answer = ask.host("llama-3-8b", "polaris", workload=SHORT)
     plan = planner.plan("llama-3-8b", "polaris", nodes=1, workload=SHORT)
@@ -179,19 +149,6 @@ def test_what_does_not_fit_has_a_peak_too() -> None:
     assert answer.rows[-1]["memory_bytes"] > 0
 
 
-def test_buckets_of_every_size_are_told_of() -> None:
-    """With its own buckets ZeRO-3 takes less than ZeRO-2 there, with smaller ones more."""
-    answer = ask.buckets("gpt2", "aurora", workload=SHORT)
-    more = [row for row in answer.rows if " more than " in row["reason"]]
-    assert more
-    assert answer.verdict.count(" more than ZeRO-") == len(more)
-    for row in more:
-        assert (
-            f"{row['bucket_elements'] / 1e6:.0f} M elements ZeRO-{row['zero_stage']}"
-            in answer.verdict
-        )
-
-
 def test_a_batch_far_from_any_that_ranks_share_is_named() -> None:
     job = SHORT.replaced(global_batch=20)
     answer = ask.zero("gpt2-xl", "aurora", nodes=4, alone=True, frameworks="fsdp2", workload=job)
@@ -231,26 +188,3 @@ def test_an_answer_on_one_node_is_good_english() -> None:
     answer = ask.zero("gpt2", "aurora", alone=True, workload=SHORT)
     assert "on 1 node of aurora: " in answer.verdict
     assert " a aurora" not in answer.verdict
-
-
-def test_one_stage_is_not_compared_with_others() -> None:
-    answer = ask.buckets("gpt2", "polaris", frameworks="horovod", workload=SHORT)
-    assert {row["zero_stage"] for row in answer.rows} == {0}
-    assert "ZeRO-0 is its only stage; a device holds" in answer.verdict
-    assert "every ZeRO stage" not in answer.verdict
-
-
-def test_what_buckets_do_not_cause_is_not_laid_on_them() -> None:
-    """ZeRO-3 of 2021 gathers all parameters of so small a model, whatever its buckets."""
-    answer = ask.buckets("gpt2", "polaris", frameworks="deepspeed-2021", workload=SHORT)
-    sizes = {row["bucket_elements"] for row in answer.rows}
-    over = set()
-    for size in sizes:
-        held = {r["zero_stage"]: r for r in answer.rows if r["bucket_elements"] == size}
-        over.add(round(held[3]["memory_bytes"] - held[2]["memory_bytes"]))
-        assert held[3]["communication_buffers_bytes"] == held[2]["communication_buffers_bytes"]
-    assert len(over) == 1
-    assert over.pop() > 0
-    whole = 2 * planner.load_model("gpt2").num_params / 2**20
-    assert "with every bucket size tried (20 M to 500 M elements): " in answer.verdict
-    assert answer.verdict.endswith(f"gathered parameters {whole:.2f} MiB more.")

@@ -96,7 +96,7 @@ def every_layout(scenario: Scenario, world: int) -> Layouts:
     mask, _ = legal(scenario, Layouts.broadcast(**columns), set(Layout.model_fields))
     keep(mask)
     # a framework that never splits sequences, or always with tp, is searched only so
-    columns, modes = dict(columns), {"never": 0, "with-tp": 1}
+    modes = {"never": 0, "with-tp": 1}
     if scenario.framework.sequence_parallel in modes:
         always = modes[scenario.framework.sequence_parallel]
         keep(columns["sequence_parallel"] == always * (columns["tp"] > 1))

@@ -185,7 +185,7 @@ def test_what_takes_long_is_said_and_wiped(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.alone
 @pytest.mark.parametrize(
     "line",
-    ["plan llama-3.1-405b -m aurora -n 256", "ask sensitivity llama-3-8b -m polaris -n 4"],
+    ["plan llama-3.1-405b -m aurora -n 256", "ask change llama-3-8b -m polaris -n 4"],
 )
 def test_an_interrupt_is_one_sentence(line: str) -> None:
     process = subprocess.Popen(

@@ -25,7 +25,6 @@ WITH_FIGURE = {
     "sequence": {},
     "batch": {"nodes": 3},
     "change": {},
-    "sensitivity": {"replan": 0},
 }
 
 
@@ -72,19 +71,6 @@ def test_a_table_leaves_out_what_says_nothing() -> None:
     table = answer_table(Answer("host", {}, True, "It is.", rows))
     assert table.titles == ["nodes", "fits", "reason"]
     assert table.cells() == [["1", "yes", "one"], ["2", "no", "two"]]
-
-
-def test_a_fact_stands_in_its_own_unit() -> None:
-    """A bandwidth of 300 GB/s read as 300 B: the B of billions beside that of bytes."""
-    facts = {
-        "machine.node.fabric.device_bytes_per_s": (300e9, "300 GB/s"),
-        "machine.device.peak_flop_per_s.bf16": (312e12, "312 TFLOP/s"),
-        "machine.device.context_bytes": (2.0**29, "512.00 MiB"),
-        "model.vocab_size": (128256, "128,256"),
-    }
-    rows = tuple({"fact": f, "value": v, "reason": "-"} for f, (v, _) in facts.items())
-    cells = answer_table(Answer("sensitivity", {}, True, "It is.", rows)).cells()
-    assert [row[1] for row in cells] == [said for _, said in facts.values()]
 
 
 def test_a_notebook_shows_sentence_table_and_notes() -> None:

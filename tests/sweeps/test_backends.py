@@ -239,31 +239,6 @@ def test_a_dask_cluster_finds_the_same(tmp_path: Path) -> None:
     assert there.read_bytes() == here.read_bytes()
 
 
-@pytest.mark.alone
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray here")
-def test_a_ray_cluster_finds_the_same(tmp_path: Path) -> None:
-    asked = written(tmp_path, MANY)
-    here, there = tmp_path / "here.csv", tmp_path / "there.csv"
-    assert done(asked, "--into", here, "--jobs", "2").returncode == 0
-    code = (
-        "import sys, ray, planner\n"
-        "ray.init('local', num_cpus=2, include_dashboard=False, _node_ip_address='127.0.0.1')\n"
-        "found = planner.sweep(sys.argv[1], into=sys.argv[2], backend='ray')\n"
-        "print(found.num_asked)\n"
-    )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    ran = subprocess.run(
-        [sys.executable, "-c", code, asked, there],
-        env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    assert ran.stdout.strip().splitlines()[-1:] == ["216"], ran.stderr
-    assert there.read_bytes() == here.read_bytes()
-
-
 # --- what cannot be reached ------------------------------------------------------------------
 
 
@@ -272,7 +247,6 @@ def test_a_backend_without_its_package_is_one_sentence(monkeypatch: pytest.Monke
     for backend, words in (
         ("loky", r"needs joblib; install it with `pip install 'parallelism-planner\[sweep\]'`"),
         ("dask", r"\[dask\]"),
-        ("ray", r"\[ray\]"),
     ):
         with pytest.raises(PlannerError, match=words):
             planner.sweep(**FEW, backend=backend)

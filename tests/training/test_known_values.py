@@ -28,7 +28,6 @@ from planner.training.data.input import (
 from planner.training.data.loader_changes import changes
 from planner.training.energy import energy_kwh, node_power
 from planner.training.job_slot import planned_steps, walltime_text
-from planner.training.large_batch import SQUARE_ROOT, more_samples, scaled_rate, warm_up_steps
 from planner.training.resilience.checkpoints import (
     checkpoint_of,
     loading_s,
@@ -112,21 +111,6 @@ def test_planned_steps() -> None:
 
 def test_walltime_text() -> None:
     assert walltime_text(5400) == "01:30:00"
-
-
-def test_scaled_rate() -> None:
-    assert (
-        float(scaled_rate(0.1, 256, 8192)),
-        float(scaled_rate(1e-4, 512, 8192, SQUARE_ROOT)),
-    ) == (3.2, 0.0004)
-
-
-def test_warm_up_steps() -> None:
-    assert float(warm_up_steps(1_281_167, 5, 8192)) == 782.0
-
-
-def test_more_samples() -> None:
-    assert [float(more_samples(size, 1000)) for size in (1, 1000, 8000)] == [1.001, 2.0, 9.0]
 
 
 def test_saved_bytes() -> None:

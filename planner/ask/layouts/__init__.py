@@ -1,1 +1,1 @@
-"""One layout in detail: memory, ZeRO stages, offload, traffic, sensitivity to each number."""
+"""One layout in detail: memory, ZeRO stages, offload, traffic."""

@@ -1,8 +1,7 @@
-"""Batch sizes: the best batch nearby, the largest safe one, and the learning rate for one."""
+"""Batch sizes: the best batch nearby and the largest safe one."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -26,34 +25,15 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, Recompute
 from planner.errors import PlannerError
-from planner.training.large_batch import (
-    LINEAR,
-    SQUARE_ROOT,
-    more_samples,
-    published,
-    scaled_rate,
-    warm_up_steps,
-)
 from planner.units import counted
 
 _MOST_BATCHES = 12
 _MOST_MICRO_BATCH = 4096
-_MOST_BETWEEN = 8
-_LINEAR_RULE = ("sgd", "sgd-momentum")
-"""Optimizers that use the linear rule; the others normalize by the gradient's size."""
 _ALL_LAYERS: dict[str, Any] = {
     name: Layout.model_fields[name].default
     for name in ("recompute_layers", "recompute_every", "recompute_span", "recompute_modules")
 }
 """Layout fields that make a recompute mode cover all its layers and modules."""
-_RULES = (
-    "Linear, for SGD: Goyal et al. 2017 (arXiv:1706.02677, section 2.1); square root, usual with "
-    "Adam and LAMB: Krizhevsky 2014 (arXiv:1404.5997, section 5). Both are starting points for "
-    "tuning.",
-    "No rule holds for every batch: how many steps a larger batch saves differs widely between "
-    "models and data (Shallue et al. 2018, arXiv:1811.03600), up to the gradient's noise scale "
-    "(McCandlish et al. 2018, arXiv:1812.06162).",
-)
 
 
 @question
@@ -206,73 +186,3 @@ def _largest_verdict(job: JobSpec, point: PlanPoint, estimates: list[Estimate]) 
 def _recompute(estimate: Estimate) -> str:
     mode = estimate.layout.recompute
     return "no recompute" if mode == "none" else f"{mode} recompute"
-
-
-@question
-def learning_rate(
-    job: JobSpec,
-    *,
-    nodes: int = 1,
-    base_batch: int,
-    base_rate: float,
-    warmup_epochs: float = 5.0,
-    critical_batch: float | None = None,
-    **_: Unpack[JobFields],
-) -> Findings:
-    """Scale a learning rate from your batch to the workload's, with warm-up and throughput.
-
-    Batches in between are planned too: once tokens/s no longer grow, a larger batch gains nothing.
-    The effect on accuracy is not estimated; published trainings of the model are listed.
-    """
-    workload = job.workload
-    rows: dict[int, Row] = {}
-    for size in batches_between(base_batch, workload.global_batch):
-        row: Row = {
-            "global_batch": size,
-            "linear_rate": float(scaled_rate(base_rate, base_batch, size, LINEAR)),
-            "square_root_rate": float(scaled_rate(base_rate, base_batch, size, SQUARE_ROOT)),
-            "warm_up_steps": int(warm_up_steps(workload.samples, warmup_epochs, size))
-            if workload.samples
-            else None,
-        }
-        if critical_batch is not None:
-            row["samples_factor"] = float(more_samples(size, critical_batch))
-        point = plan_or_reason(job, nodes=nodes, global_batch=size, ramp="")
-        rows[size] = {**row, **point.row()}
-    row = rows[workload.global_batch]
-    notes = [*_RULES]
-    if row["warm_up_steps"] is None:
-        notes.append("Set samples (of an epoch) to get the steps of the warm-up.")
-    notes += [
-        f"{each.batch:,} with {each.model}: {each.outcome}; {each.optimizer} ({each.source})."
-        for each in published()
-        if each.model == job.model.name
-    ]
-    base = f"{base_rate:g} for a batch of {base_batch:,}"
-    return Findings(
-        _scaled_verdict(job, row, base, warmup_epochs),
-        list(rows.values()),
-        notes,
-        success=row["fits"],
-    )
-
-
-def batches_between(base: int, batch: int) -> list[int]:
-    """List two batches and the largest doublings of the smaller between them; eight at most."""
-    low, high = sorted((base, batch))
-    between = [low * 2**power for power in range(1, math.ceil(math.log2(high / low)))]
-    return sorted({low, *between[2 - _MOST_BETWEEN :], high})
-
-
-def _scaled_verdict(job: JobSpec, row: Row, base: str, epochs: float) -> str:
-    optimizer = job.workload.optimizer
-    rules = {"linear": row["linear_rate"], "square-root": row["square_root_rate"]}
-    usual, alternative = rules if optimizer in _LINEAR_RULE else reversed(rules)
-    sentence = (
-        f"Use a learning rate of {rules[usual]:.3g} for a batch of {job.workload.global_batch:,}: "
-        f"{base}, scaled by the {usual} rule, which is usual with {optimizer}; the {alternative} "
-        f"rule gives {rules[alternative]:.3g}"
-    )
-    if row["warm_up_steps"] is None:
-        return f"{sentence}."
-    return f"{sentence}. Warm up over {row['warm_up_steps']:,} steps ({epochs:g} epochs)."

@@ -22,7 +22,6 @@ from planner.cost.shards.tensor_split import kept_share
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload, parse_ramp
 from planner.errors import shorten_path
-from planner.training.large_batch import LINEAR, SQUARE_ROOT, scaled_rate
 from planner.units import either, format_count, format_rate, format_seconds
 
 
@@ -188,11 +187,12 @@ def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> It
 def learning_rate_note(workload: Workload) -> str:
     """State how the learning rate is usually scaled from a batch of 256, with warm-up."""
     batch, unit = workload.global_batch, workload.batch_unit
-    linear, root = (scaled_rate(1, 256, batch, power) for power in (LINEAR, SQUARE_ROOT))
+    # linear: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky 2014, arXiv:1404.5997
+    ratio = batch / 256
     return (
         f"Learning rate for a global batch of {batch} {unit}, from one tuned at 256: "
-        f"linear rule x{linear:.3g} (SGD), square-root rule x{root:.3g} (Adam); warm up over the "
-        "first steps, longer the larger the factor."
+        f"linear rule x{ratio:.3g} (SGD), square-root rule x{ratio**0.5:.3g} (Adam); warm up over "
+        "the first steps, longer the larger the factor."
     )
 
 

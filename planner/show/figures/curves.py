@@ -33,16 +33,13 @@ _CURVES = {
     "batch": ("global_batch", "tokens_per_s_per_device"),
 }
 _LOGARITHMIC = ("step_time_s", "days")
-_BARS = {"change": ("change", "gain"), "sensitivity": ("fact", "step_elasticity")}
 
 
 def answer_figure(answer: Answer) -> Drawing | None:
     """Draw the rows of an answer; None if a table shows them better."""
     if answer.question in _CURVES:
         return _curve(answer, *_CURVES[answer.question])
-    if answer.question in _BARS:
-        return _bars(answer, *_BARS[answer.question])
-    return None
+    return _gains(answer) if answer.question == "change" else None
 
 
 @figure_of("answer")
@@ -93,20 +90,20 @@ def _interval(rows: list[Row], name: str) -> dict[str, Any] | None:
     return interval_bars([row[name] for row in rows], bounds, color=HUES[0], thickness=1)
 
 
-def _bars(answer: Answer, name: str, value: str) -> Drawing | None:
-    rows = [row for row in answer.rows if row.get(value)]
-    rows = sorted(rows, key=lambda row: -abs(row[value]))[:_MOST_BARS]
+def _gains(answer: Answer) -> Drawing | None:
+    rows = [row for row in answer.rows if row.get("gain")]
+    rows = sorted(rows, key=lambda row: -abs(row["gain"]))[:_MOST_BARS]
     if not rows:
         return None
-    rows.sort(key=lambda row: row[value])
-    names, values = [plain(str(row[name])) for row in rows], [row[value] for row in rows]
-    figure = framed(height=90 + 34 * len(rows), x=column_title(value), legend=False, top=8)
+    rows.sort(key=lambda row: row["gain"])
+    names, values = [plain(row["change"]) for row in rows], [row["gain"] for row in rows]
+    figure = framed(height=90 + 34 * len(rows), x=column_title("gain"), legend=False, top=8)
     figure.add_bar(
         y=names,
         x=values,
         orientation="h",
         marker={"color": [HUES[0] if each > 0 else HUES[1] for each in values]},
-        text=[column_text(value, each) for each in values],
+        text=[column_text("gain", each) for each in values],
         textposition="outside",
         cliponaxis=False,
         hovertemplate="%{y}: %{text}<extra></extra>",
@@ -114,8 +111,7 @@ def _bars(answer: Answer, name: str, value: str) -> Drawing | None:
     named_rows(figure, names, width=34)
     most = 1.35 * max(map(abs, values))
     least = -most if values[0] < 0 else 0.0
-    figure.update_xaxes(range=[least, most if values[-1] > 0 else 0.15 * most])
-    if value == "gain":
-        figure.update_xaxes(tickformat="+.0%")
-    bars = ", ".join(f"{row[name]} {column_text(value, row[value])}" for row in rows[::-1])
-    return Drawing(figure, f"{capital(column_title(value))}: {bars}.")
+    ends = [least, most if values[-1] > 0 else 0.15 * most]
+    figure.update_xaxes(range=ends, tickformat="+.0%")
+    bars = ", ".join(f"{row['change']} {column_text('gain', row['gain'])}" for row in rows[::-1])
+    return Drawing(figure, f"{capital(column_title('gain'))}: {bars}.")

@@ -6,7 +6,7 @@ import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.verdicts.plan_notes import utilisation_notes
+from planner.choose.verdicts.plan_notes import learning_rate_note, utilisation_notes
 from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
@@ -86,3 +86,9 @@ def test_the_share_of_dropped_tokens_is_said(job: dict[str, float], share: str) 
     said = [note for note in utilisation_notes(asked, answer) if "dropped" in note]
     assert len(said) == bool(share)
     assert all(f"at least {share} of the tokens" in note for note in said)
+
+
+def test_a_rate_of_256_is_scaled_by_both_rules() -> None:
+    """Goyal et al. 2017: 0.1 for 256 is 3.2 for 8,192; the square root of 32 is 5.66."""
+    note = learning_rate_note(Workload(sequence_length=128, global_batch=8192))
+    assert "linear rule x32 (SGD), square-root rule x5.66 (Adam)" in note
