@@ -1,7 +1,5 @@
 """Address: the job and choices of a session as query parameters, shared by all pages."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import urllib.parse

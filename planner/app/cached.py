@@ -1,7 +1,5 @@
 """Cached: results for a job that pages reuse, and the layout that they show."""
 
-from __future__ import annotations
-
 import json
 import threading
 from typing import Any

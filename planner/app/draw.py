@@ -1,7 +1,5 @@
 """Draw: figures with their text alternatives, tables, messages and escaped text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path

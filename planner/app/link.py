@@ -1,7 +1,5 @@
 """Link: layouts and the user's own models and machines, encoded for an address."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Main: the pages, their order and the navigation between them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path

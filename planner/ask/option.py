@@ -1,7 +1,5 @@
 """Option: a question's argument in addition to its job; `options.toml` has help and bounds."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import numbers

@@ -1,7 +1,5 @@
 """PlanPoint: the recommended layout of a job, its table row, its reason and its wording."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Question: a function of a job, callable with a model and a machine or with a job."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Scan: a job planned for several values of one field, and rules that choose a value."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

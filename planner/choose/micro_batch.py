@@ -1,7 +1,5 @@
 """Micro-batch: the fastest that fits, for a layout that states a global batch without one."""
 
-from __future__ import annotations
-
 import contextlib
 
 from planner.choose.planning import estimate_job, job_of_layout

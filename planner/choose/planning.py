@@ -1,7 +1,5 @@
 """Plan a job; estimate one of its layouts or its whole training."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Preferences: the judgements that decide what is searched, recommended and offered."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Mapping

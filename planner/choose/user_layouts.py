@@ -1,7 +1,5 @@
 """User layouts: complete a layout from files and options, estimate it, find a faster one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Probe files: the small runs of a probe, each in a folder, and one job script for all of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from planner.choose.jobs.probe import LIMIT_S, STEPS, Probe

@@ -1,7 +1,5 @@
 """Backtest: score estimates against measured runs; runs of one scenario are estimated together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

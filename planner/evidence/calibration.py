@@ -1,7 +1,5 @@
 """Calibration from runs: fit a machine's `sustained_fraction` to measured step times."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import math

@@ -1,7 +1,5 @@
 """Learning: correct estimates by a user's own measured runs."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence

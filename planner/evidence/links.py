@@ -1,7 +1,5 @@
 """Links: fit a profile's links and network to measured collectives, by the planner's formulas."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

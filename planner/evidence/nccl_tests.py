@@ -1,7 +1,5 @@
 """Measured collectives: nccl-tests output or a CSV against estimates, and published times."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

@@ -1,7 +1,5 @@
 """Recognition: which kind of file a user gives, by its content, and what it holds."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Residuals: measured over estimated for every scored run, written by `benchmarks/accuracy.py`."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import math

@@ -1,7 +1,5 @@
 """Scores: measured runs against their estimates, and figures over groups of runs."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass

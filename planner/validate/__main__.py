@@ -1,7 +1,5 @@
 """Entry point: `python -m planner.validate trace|run|collectives|calibrate`, also for launchers."""
 
-from __future__ import annotations
-
 import os
 import sys
 

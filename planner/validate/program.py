@@ -1,7 +1,5 @@
 """Program: the commands of `planner validate`; each imports torch only when it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

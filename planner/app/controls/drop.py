@@ -1,7 +1,5 @@
 """Drop: one place for any file of the user; files fill the job and are shown on *Your run*."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import streamlit as st

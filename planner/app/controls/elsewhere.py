@@ -1,7 +1,5 @@
 """Elsewhere: the command and the Python lines that give the answer of a page."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import streamlit as st

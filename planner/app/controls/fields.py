@@ -1,7 +1,5 @@
 """Fields: a widget for a field of a description, with its choices, bounds and help."""
 
-from __future__ import annotations
-
 import enum
 import typing
 from typing import Any

@@ -1,7 +1,5 @@
 """Own: the user's own model or machine: upload, edit, remove; the job of their files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """Own runs: the user's measured runs, which correct all estimates of the session."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Page job: the job that the address describes, adapted to the model and the machine."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Panel: the job controls of a page; a widget's key is its parameter in the address."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

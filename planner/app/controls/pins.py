@@ -1,7 +1,5 @@
 """Pins: answers that the address keeps, to compare them on a page of their own."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Switches: the switches of the chosen frameworks, as words of the address."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from planner.app.address import QueryReader

@@ -1,7 +1,5 @@
 """Page 3: questions about the job, with controls, a verdict, a table and a figure."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Page 5: collectives: what an operation does, and how long it takes by algorithm and size."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from planner.app import address

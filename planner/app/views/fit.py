@@ -1,7 +1,5 @@
 """Page 1: which strategy fits, why, and what to change."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Page 7: the ideas of parallel training in order, each with a figure computed on the spot."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Page 8: one training step on four ranks, call by call, beside the torch code that does it."""
 
-from __future__ import annotations
-
 import ast
 import json
 from functools import cache

@@ -1,7 +1,5 @@
 """Page 4: machines: the topology, every fact with its source."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from planner.app.controls.page_job import PageJob, PageRequest

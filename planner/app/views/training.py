@@ -1,7 +1,5 @@
 """Whole training: duration by part, node-hours, energy and cost, as a view of page 1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Page 6: how far to trust estimates: published runs, and the intervals learned from them."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Memory phases: device memory by phase of a step, host memory of load, step and save."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Unpack
 

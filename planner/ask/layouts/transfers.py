@@ -1,7 +1,5 @@
 """Transfers: traffic between nodes by parallel axis, and the cost of each offload path."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Why: the rule, its source and the smallest change for a layout that is not recommended."""
 
-from __future__ import annotations
-
 from typing import Unpack
 
 from planner.ask.answer import Row

@@ -1,7 +1,5 @@
 """ZeRO stages: which stage and offload to use, and why faster ones fail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Unpack

@@ -1,7 +1,5 @@
 """Batch sizes: the best batch nearby and the largest safe one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Unpack
 

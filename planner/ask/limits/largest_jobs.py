@@ -1,7 +1,5 @@
 """Largest jobs: the largest model of a family, and the longest sequence that fit."""
 
-from __future__ import annotations
-
 from typing import Unpack
 
 from planner.ask.plan_point import (

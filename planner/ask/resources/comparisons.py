@@ -1,7 +1,5 @@
 """Comparisons: one machine against others, and the gain of each machine or software change."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Unpack

@@ -1,7 +1,5 @@
 """Node counts: the fewest nodes for a job, and how it scales to more."""
 
-from __future__ import annotations
-
 from typing import Literal, Unpack
 
 from planner.ask.answer import Row

@@ -1,7 +1,5 @@
 """Training time: the fewest nodes for a deadline, the cheapest node count, chains of jobs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import astuple

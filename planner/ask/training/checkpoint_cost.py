@@ -1,7 +1,5 @@
 """Checkpoint cost: size and time of checkpoints, the save interval, and the cost of failures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple, Unpack
 

@@ -1,7 +1,5 @@
 """Waiting times: the start-up of a job, part by part, and input data of its steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Unpack

@@ -1,7 +1,5 @@
 """Alternatives: ways to do a job that does not divide well, ranked by useful throughput."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Collection, Sequence

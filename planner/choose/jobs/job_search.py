@@ -1,7 +1,5 @@
 """Search a job with every framework."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """JobSpec: a model to train on nodes of a machine, loaded and checked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Neighbours: jobs near one whose sequence, batch or devices do not divide well."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal

@@ -1,7 +1,5 @@
 """Probe: the few small runs of a job that narrow the interval of its step time most."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

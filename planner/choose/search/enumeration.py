@@ -1,7 +1,5 @@
 """Enumeration: every legal layout of a world size."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Expected time: step times with what may go wrong, as one factor for each cause."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Lower bounds of memory and step time, computed once per distinct shape of layouts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

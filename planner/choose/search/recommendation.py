@@ -1,7 +1,5 @@
 """Recommendation: rank the layouts that fit by strategy, and choose the one to run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Search every legal layout of a world size; try further options only where they can help."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Answer lines: a plan in six labelled lines, the same in terminal, pages, notebooks and files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

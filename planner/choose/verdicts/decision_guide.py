@@ -1,7 +1,5 @@
 """Decision guide of HPC centres: the case of a job among its eight, and its recommendation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """Differences: two estimates part by part; the parts sum to the difference of the totals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Fixes: the memory that a layout lacks; the change, nodes, batch or switches that help."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Layout words: layouts in words, the code of layouts read from text, and its meaning."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

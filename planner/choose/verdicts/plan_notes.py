@@ -1,7 +1,5 @@
 """Plan notes: the field's guide against the answer, what figures count, unused options."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

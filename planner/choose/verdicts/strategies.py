@@ -1,7 +1,5 @@
 """Strategies: the classic ones as conditions on layouts, and why one has no legal layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 

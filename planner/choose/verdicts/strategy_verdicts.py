@@ -1,7 +1,5 @@
 """Strategy verdicts: whether each classic strategy fits, why not, and what would make it fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Why not: what speaks against a layout of a job, its source, and the smallest change."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping

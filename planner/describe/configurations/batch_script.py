@@ -1,7 +1,5 @@
 """Batch script: nodes, queue, wall time, ranks and files of a user's own job script."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex

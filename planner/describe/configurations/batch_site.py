@@ -1,7 +1,5 @@
 """Batch site: the machine, the queue, the network and the model that a job script is for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

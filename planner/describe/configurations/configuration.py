@@ -1,7 +1,5 @@
 """Configuration: the job that one or several files describe, and the fields left open."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

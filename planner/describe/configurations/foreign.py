@@ -1,7 +1,5 @@
 """Foreign: files of programs that are not read, refused by the program's name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

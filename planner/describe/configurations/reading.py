@@ -1,7 +1,5 @@
 """Reading: a job's configuration files, each recognised by its content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from planner.describe.configurations.configuration import Configuration, joined

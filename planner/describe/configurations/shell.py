@@ -1,7 +1,5 @@
 """Shell: command-line options of an argument file or a job script, read without running it."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

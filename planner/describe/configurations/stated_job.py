@@ -1,7 +1,5 @@
 """StatedJob: the fields of one configuration file, collected while it is read."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Job check: what a user's own job script will do, in a few lines, with the fix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

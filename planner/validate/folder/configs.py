@@ -1,7 +1,5 @@
 """Hugging Face configurations: config.json fields for models of the catalogue."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from planner.describe.model.model import Model

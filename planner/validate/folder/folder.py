@@ -4,8 +4,6 @@ The model is that of transformers, the sharding that of the emitted files; the p
 of a step and its collectives stand beside the estimate of the same layout.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 # mypy: ignore-errors
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 from typing import Any

@@ -3,8 +3,6 @@
 # torch and the code that uses it are largely untyped
 # mypy: ignore-errors
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field

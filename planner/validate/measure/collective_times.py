@@ -4,8 +4,6 @@ Sizes are full buffers, times those of the slowest rank, bus bandwidth as in ncc
 four decades, so fits minimise squared relative errors.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import socket

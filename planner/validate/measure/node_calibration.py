@@ -1,7 +1,5 @@
 """Calibrate: measure all devices of this node at once (on a CPU: cores), and write a profile."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

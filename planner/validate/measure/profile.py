@@ -1,7 +1,5 @@
 """Profile: a machine description from measurements, fitted through the planner's own formulas."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

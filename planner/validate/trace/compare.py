@@ -1,7 +1,5 @@
 """Compare: traces and the planner's estimates of them, part by part, as text and JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass

@@ -12,8 +12,6 @@ Every collective is counted separately, in full buffers, as in traces:
     pipeline      one message per micro-batch, neighbour on another rank and direction
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

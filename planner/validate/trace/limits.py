@@ -1,7 +1,5 @@
 """Limits: the models and layouts that a trace covers."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

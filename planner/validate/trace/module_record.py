@@ -1,7 +1,5 @@
 """Record: one forward and backward pass of a module on tensors without data."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Module trace: FLOP, bytes and parameters of a user's module, per sample, from several batches."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ One process has a fake process group and fake tensors. Deep stages are traced at
 extended linearly, phase by phase, which is exact: each part is linear in the number of layers.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Step: build and shard a stage, run one training step on fake tensors, read its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -4,8 +4,6 @@ Importing torch takes long, so one worker answers many requests, each a JSON lin
 aborts the interpreter ends the worker, not the caller; the next request starts another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

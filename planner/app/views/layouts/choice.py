@@ -1,7 +1,5 @@
 """Choice: the layout that a page shows, and why another is not recommended."""
 
-from __future__ import annotations
-
 import functools
 
 import streamlit as st

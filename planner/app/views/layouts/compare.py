@@ -1,7 +1,5 @@
 """Page: two to four answers side by side, and the difference of each part."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Page: one layout: why not another, ranks, traffic of links, timeline and memory of a step."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

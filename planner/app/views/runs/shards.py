@@ -1,7 +1,5 @@
 """Shards: live validation on real processes, one at a time, with progress and a stop button."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """Page 7: the user's own run against its estimate, what explains it, and what it teaches."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

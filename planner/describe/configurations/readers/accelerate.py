@@ -1,7 +1,5 @@
 """Accelerate: files of `accelerate config`, for FSDP 1 and 2, DeepSpeed, Megatron-LM and DDP."""
 
-from __future__ import annotations
-
 from planner.describe.configurations.document import Table
 from planner.describe.configurations.readers.deepspeed import offload_of
 from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob, has_any

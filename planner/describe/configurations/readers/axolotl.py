@@ -1,7 +1,5 @@
 """axolotl: its YAML files, whose job is one of the Hugging Face Trainer."""
 
-from __future__ import annotations
-
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.readers import huggingface
 from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob

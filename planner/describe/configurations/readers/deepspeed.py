@@ -1,7 +1,5 @@
 """DeepSpeed: `ds_config.json`, on its own or inside another file."""
 
-from __future__ import annotations
-
 from planner.describe.configurations.configuration import WIDTH_SQUARED
 from planner.describe.configurations.document import Table
 from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob, has_any

@@ -1,7 +1,5 @@
 """Emitted: the planner's own files: a layout, and the modules for FSDP2 and Horovod."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

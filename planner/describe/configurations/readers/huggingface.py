@@ -1,7 +1,5 @@
 """Hugging Face: Trainer arguments as JSON, in a program's YAML, or as command-line options."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Megatron: arguments of Megatron-LM and Megatron-DeepSpeed, from a file or a job script."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

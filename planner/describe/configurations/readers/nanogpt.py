@@ -1,7 +1,5 @@
 """nanoGPT: its options or Python file, and wordplay's `group.name=value` settings (ezpz)."""
 
-from __future__ import annotations
-
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.stated_job import DTYPES, KEYS, Reader, StatedJob
 

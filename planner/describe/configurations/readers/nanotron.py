@@ -1,7 +1,5 @@
 """nanotron: its YAML configuration file."""
 
-from __future__ import annotations
-
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.stated_job import DTYPES, KEYS, Reader, StatedJob
 

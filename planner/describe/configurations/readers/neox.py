@@ -1,7 +1,5 @@
 """GPT-NeoX: its YAML files, which hold Megatron's settings beside DeepSpeed's own."""
 
-from __future__ import annotations
-
 from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.readers import deepspeed
 from planner.describe.configurations.stated_job import KEYS, Reader, StatedJob

@@ -1,7 +1,5 @@
 """torchtitan: the TOML file of releases up to 0.2, and the Python configuration of 0.3."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any
