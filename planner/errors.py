@@ -32,11 +32,7 @@ class PlannerError(ValueError):
 
 
 class UnknownNameError(PlannerError):
-    """A name that is not in a catalogue; offers the nearest ones.
-
-    >>> print(UnknownNameError("model", "lama-3-8b", ["llama-3-8b", "gpt2"]))
-    unknown model 'lama-3-8b': did you mean llama-3-8b? (`planner models` lists all 2)
-    """
+    """A name that is not in a catalogue; offers the nearest ones."""
 
     def __init__(self, kind: str, name: str, candidates: Iterable[str], listing: str = "") -> None:
         names = sorted(candidates)
@@ -79,19 +75,12 @@ def shorten(text: str, limit: int = 80) -> str:
     """Cut `text` to `limit` characters, so that hostile input cannot flood a message.
 
     Unprintable characters (line breaks, control characters, lone surrogates) become escapes.
-
-    >>> shorten("x" * 200, 8)
-    'xxxxx...'
     """
     text = text if len(text) <= limit else text[: limit - 3] + "..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def shorten_path(path: object, limit: int = 80) -> str:
-    """Shorten a path like `shorten`, but cut its beginning: the end names the file.
-
-    >>> shorten_path("/home/someone/runs/first.csv", 16)
-    '...uns/first.csv'
-    """
+    """Shorten a path like `shorten`, but cut its beginning: the end names the file."""
     text = str(path)
     return shorten(text if len(text) <= limit else "..." + text[3 - limit :], limit)

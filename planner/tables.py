@@ -47,11 +47,7 @@ class Column:
     """Return the terminal style of a value."""
 
     def cell(self, record: Record) -> str:
-        """Format a record's cell.
-
-        >>> Column("step_time_s", "step", "{:.1f} s".format).cell({"step_time_s": 2.0})
-        '2.0 s'
-        """
+        """Format a record's cell."""
         value = self.value(record)
         return "" if value is None else self.format(value)
 
@@ -118,9 +114,6 @@ class Table:
 
         In pandas, an integer column with missing values becomes `Int64`, or Python integers if one
         exceeds 64 bits: none is rounded. Raises PlannerError if the library is not installed.
-
-        >>> Table(({"dp": 4}, {"dp": 8, "step_time_s": 0.5})).to_frame().shape
-        (2, 2)
         """
         names = self.names
         rows = [{name: record.get(name) for name in names} for record in self.records]
@@ -149,11 +142,7 @@ class Table:
 
 
 def _is_word(cell: str) -> bool:
-    """True if a cell holds a word, not a number; a switch such as +compile is a word.
-
-    >>> [_is_word(cell) for cell in ("yes", "+compile", "< 1 %", "-")]
-    [True, True, False, False]
-    """
+    """True if a cell holds a word, not a number; a switch such as +compile is a word."""
     return cell.lstrip("+-<> ")[:1].isalpha()
 
 
@@ -179,11 +168,7 @@ Block = Line | Notes | Table
 
 
 def _nullable_dtype(values: list[Any]) -> Any:
-    """Return the pandas dtype that keeps integers or booleans intact when some are missing.
-
-    >>> _nullable_dtype([1, None]), _nullable_dtype([1, 2])
-    ('Int64', None)
-    """
+    """Return the pandas dtype that keeps integers or booleans intact when some are missing."""
     types = {type(value) for value in values}
     if types == {bool, type(None)}:
         return "boolean"
@@ -194,11 +179,7 @@ def _nullable_dtype(values: list[Any]) -> Any:
 
 
 def csv_text(names: Iterable[str], records: Iterable[Record]) -> str:
-    """Write named columns of records as CSV; a missing value is empty.
-
-    >>> csv_text(("model", "fits", "mfu"), [{"model": "m", "fits": True}])
-    'model,fits,mfu\\nm,True,\\n'
-    """
+    """Write named columns of records as CSV; a missing value is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = list(names)
@@ -275,9 +256,6 @@ def html(value: object) -> str:
     """Write a result or a description as HTML for a notebook.
 
     It has no scripts and no colours: the notebook's theme applies. All text is escaped.
-
-    >>> html("<b>")
-    '<div style="overflow-x:auto"><div style="margin:.2em 0">&#x27;&lt;b&gt;&#x27;</div></div>'
     """
     parts = []
     for tables, blocks in itertools.groupby(read_page(value), _is_open_table):

@@ -79,11 +79,7 @@ def _proper(prefix: str, unit: str) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Format bytes with a binary prefix, KiB to PiB, and two decimals.
-
-    >>> format_bytes(1.5 * 2**30), format_bytes(-3 * 2**20), format_bytes(100e15)
-    ('1.50 GiB', '-3.00 MiB', '88.82 PiB')
-    """
+    """Format bytes with a binary prefix, KiB to PiB, and two decimals."""
     units = (("PiB", 2.0**50), ("TiB", 2.0**40))
     for unit, scale in (*units, ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if abs(value) >= scale:
@@ -92,11 +88,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_rate(value: float, unit: str = "B/s") -> str:
-    """Format a rate with a decimal prefix and three significant digits.
-
-    >>> format_rate(1.56e12), format_rate(312e12, "FLOP/s"), format_rate(25e9)
-    ('1.56 TB/s', '312 TFLOP/s', '25 GB/s')
-    """
+    """Format a rate with a decimal prefix and three significant digits."""
     for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale:
             return f"{_three(value / scale)} {prefix}{unit}"
@@ -104,11 +96,7 @@ def format_rate(value: float, unit: str = "B/s") -> str:
 
 
 def format_count(value: float) -> str:
-    """Format a count with a decimal prefix, as is usual for parameters and tokens (B: 1e9).
-
-    >>> format_count(8030261248), format_count(85_003_776), format_count(512)
-    ('8.03 B', '85 M', '512')
-    """
+    """Format a count with a decimal prefix, as is usual for parameters and tokens (B: 1e9)."""
     for prefix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale:
             return f"{_three(value / scale)} {prefix}"
@@ -116,11 +104,7 @@ def format_count(value: float) -> str:
 
 
 def format_amount(value: float) -> str:
-    """Format an estimated amount, such as node-hours, with three significant digits.
-
-    >>> format_amount(13_224_257), format_amount(131_234), format_amount(2007.4), format_amount(0.5)
-    ('13.2 M', '131,000', '2,010', '0.5')
-    """
+    """Format an estimated amount, such as node-hours, with three significant digits."""
     if abs(value) >= 1e6:
         return format_count(value)
     rounded = float(f"{value:.3g}")
@@ -128,40 +112,24 @@ def format_amount(value: float) -> str:
 
 
 def counted(number: float, thing: str) -> str:
-    """Format a whole number with its noun, in the singular for 1.
-
-    >>> counted(1, "node"), counted(12_288, "device")
-    ('1 node', '12,288 devices')
-    """
+    """Format a whole number with its noun, in the singular for 1."""
     plural = "es" if thing.endswith("ch") else "s"
     return f"{number:,.0f} {thing}{'' if number == 1 else plural}"
 
 
 def either(words: Iterable[str]) -> str:
-    """Join alternatives with commas and a final `or`.
-
-    >>> either(["ddp"]), either(["ddp", "fsdp2", "deepspeed"])
-    ('ddp', 'ddp, fsdp2 or deepspeed')
-    """
+    """Join alternatives with commas and a final `or`."""
     return joined(words, "or")
 
 
 def joined(words: Iterable[str], by: str = "and") -> str:
-    """Join words with commas and a final conjunction, by default `and`.
-
-    >>> joined(["ddp", "fsdp2"])
-    'ddp and fsdp2'
-    """
+    """Join words with commas and a final conjunction, by default `and`."""
     *first, last = words
     return f"{', '.join(first)} {by} {last}" if first else last
 
 
 def parse_places(text: str, count: int) -> tuple[int, ...]:
-    """Parse indices of a list of `count` entries. Raises DescriptionError for any other text.
-
-    >>> parse_places("0-2,5", 6)
-    (0, 1, 2, 5)
-    """
+    """Parse indices of a list of `count` entries. Raises DescriptionError for any other text."""
     places: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -179,11 +147,7 @@ def parse_places(text: str, count: int) -> tuple[int, ...]:
 
 
 def _three(value: float) -> str:
-    """Format three significant digits; without an exponent from 1e-4 up to 1e6.
-
-    >>> _three(999.7), _three(81.58), _three(1.9e-7)
-    ('1000', '81.6', '1.9e-07')
-    """
+    """Format three significant digits; without an exponent from 1e-4 up to 1e6."""
     return f"{float(f'{value:.3g}'):g}"
 
 
@@ -201,15 +165,7 @@ _DURATIONS = (
 
 
 def format_seconds(value: float, like: float | None = None) -> str:
-    """Format a duration in a readable unit, from ns to years, or in the unit of another duration.
-
-    >>> format_seconds(0.285), format_seconds(81.58), format_seconds(4e5), format_seconds(2e-5)
-    ('285 ms', '81.6 s', '4.63 d', '20 us')
-    >>> format_seconds(3625), format_seconds(2.81e8), format_seconds(1.9e-10)
-    ('60.4 min', '8.9 years', '0.19 ns')
-    >>> format_seconds(946, like=1710)
-    '15.8 min'
-    """
+    """Format a duration in a readable unit, from ns to years, or in the unit of another duration."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f} s"
     size = abs(value if like is None else like)

@@ -8,12 +8,14 @@ Functions that look up a constant, a name or a mask are not formulas.
 
 from __future__ import annotations
 
+import ast
 import doctest
 import functools
 import importlib
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -116,7 +118,21 @@ def incomplete() -> dict[str, list[str]]:
 
 
 def _returned(formula: Formula) -> str:
-    return str(inspect.get_annotations(formula).get("return", ""))
+    return _annotations(formula).get("return", "")
+
+
+@functools.cache
+def _annotations(item: Any) -> dict[str, str]:
+    """Return the annotations of a function's result or a class's fields, as written."""
+    written = ast.parse(textwrap.dedent(inspect.getsource(item))).body[0]
+    if isinstance(written, ast.FunctionDef):
+        return {"return": ast.unparse(written.returns)} if written.returns else {}
+    assert isinstance(written, ast.ClassDef)
+    return {
+        line.target.id: ast.unparse(line.annotation)
+        for line in written.body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    }
 
 
 def _only_numbers(annotation: str) -> bool:
@@ -128,7 +144,7 @@ def _holds_numbers(annotation: str, module: str) -> bool:
     namespace = vars(sys.modules[module])
     named = (namespace.get(word) for word in _WORDS.findall(annotation))
     return _only_numbers(annotation) or any(
-        _holds_numbers(str(field.type), kind.__module__)
+        _holds_numbers(_annotations(kind).get(field.name, ""), kind.__module__)
         for kind in named
         if isinstance(kind, type) and is_dataclass(kind)
         for field in fields(kind)

@@ -1,7 +1,5 @@
 """Arrays: structs of arrays of one shape, and their unique rows."""
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -1,7 +1,5 @@
 """Estimate: memory and step time of layouts, by named part."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Self, get_args

@@ -1,7 +1,5 @@
 """Uncertainty: the spread of measured runs around their estimates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import get_args

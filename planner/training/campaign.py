@@ -42,12 +42,6 @@ def whole_training(
     None if the workload states no tokens or samples. Counted: the estimated steps, waiting for
     data, evaluation, checkpoints, work lost to failures and at job ends, recovery, the start of
     every job. Left out: queues, slow nodes that do not fail, mistakes. training.md#whole-trainings.
-
-    >>> scenario = make_scenario("gpt2", "ddp", global_batch=64, sequence_length=1024, tokens=1e10)
-    >>> job, layout = scenario.workload, Layout(dp=4, micro_batch=16)
-    >>> estimate = planner.estimate("gpt2", "polaris", layout, workload=job, framework="ddp")
-    >>> whole_training(scenario, estimate, 1).time.expected > training_time(job, estimate)
-    True
     """
     if not scenario.workload.all_tokens:
         return None

@@ -1,7 +1,5 @@
 """Activations: saved tensors of all micro-batches in flight, and working sets, per stage."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

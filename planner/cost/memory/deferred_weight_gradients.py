@@ -1,7 +1,5 @@
 """Deferred weight gradients: memory of schedules that compute them in separate passes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

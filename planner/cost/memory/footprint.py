@@ -1,7 +1,5 @@
 """Footprint: device, host and disk bytes of layouts, and whether they fit."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gradients: live gradients and reduction buffers at the moments of a step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Host memory: bytes per node for processes, loading, offloaded states; bytes on the disk."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

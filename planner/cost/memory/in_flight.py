@@ -1,7 +1,5 @@
 """In flight: micro-batches whose activations a stage holds at its peak, chunk by chunk."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

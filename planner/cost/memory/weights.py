@@ -1,7 +1,5 @@
 """Weights: resident bytes on the device, and all-gathered weights through a step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

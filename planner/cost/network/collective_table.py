@@ -1,7 +1,5 @@
 """Collective table: times of every operation and algorithm on a machine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

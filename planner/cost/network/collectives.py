@@ -1,7 +1,5 @@
 """Collectives: alpha-beta time of each operation by algorithm; sizes are of the full buffer."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """In-network reduction: all-reduces in switches of a node (NVLS) and a network (SHARP)."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

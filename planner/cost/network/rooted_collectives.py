@@ -1,7 +1,5 @@
 """Rooted collectives: broadcast and scatter, whose mirrors are reduce and gather."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

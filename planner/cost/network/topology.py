@@ -1,7 +1,5 @@
 """Topology: rates and latencies of groups of ranks on a machine, by size and stride."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

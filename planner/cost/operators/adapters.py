@@ -1,7 +1,5 @@
 """Adapters: operators and saved tensors of LoRA pairs on frozen matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from planner.describe.framework.traits import Kernels

@@ -1,7 +1,5 @@
 """Attention: projections, scores and rotary positions of one layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes

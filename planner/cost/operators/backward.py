@@ -1,7 +1,5 @@
 """Backward: tensors that selective recompute saves, and temporaries of a layer's backward."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes

@@ -1,7 +1,5 @@
 """Blocks: operators and saved tensors of each distinct layer of a model."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

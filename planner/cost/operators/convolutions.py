@@ -1,7 +1,5 @@
 """Convolutions: operators and saved tensors of convolutional stages; a token is a sample."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Custom modules: operators and saved tensors of a traced module; a token is a sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

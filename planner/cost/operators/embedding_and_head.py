@@ -1,7 +1,5 @@
 """Embedding and head: operators and saved tensors of both ends of the model, and the loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

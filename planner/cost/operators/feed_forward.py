@@ -1,7 +1,5 @@
 """Feed-forward: dense layers and routed experts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes

@@ -1,7 +1,5 @@
 """Operations: FLOP of GEMMs and attention."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -1,7 +1,5 @@
 """Parts: every named part of memory and step time, one record each in `parts.toml`."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

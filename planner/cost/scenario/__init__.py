@@ -1,7 +1,5 @@
 """Scenario: inputs of an estimate, and measured runs that correct it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from planner.cost.scenario.experience import Experience

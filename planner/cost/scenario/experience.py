@@ -1,7 +1,5 @@
 """Experience: measured runs, and the errors they predict (Gaussian, in logarithms)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prior: spread of measured runs around estimates, and which runs share their errors."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bubble: pipeline schedules by name, and idle time and micro-batches in flight of layouts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

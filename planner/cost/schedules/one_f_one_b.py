@@ -1,7 +1,5 @@
 """1F1B: plain and interleaved, and GPipe; backward passes compute all gradients at once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner.cost.arrays import Float, Int

@@ -1,7 +1,5 @@
 """Zero bubble: ZB-H1, ZB-V and DualPipeV, with weight gradients as separate passes."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Candidate stages: one of them is the memory peak, one the slowest."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner.cost.arrays import Float, Int, Mask, distinct

@@ -1,7 +1,5 @@
 """Layers per stage: how frameworks and users split layers over pipeline stages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

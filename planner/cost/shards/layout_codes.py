@@ -1,7 +1,5 @@
 """Layout codes: fields of a layout as integers, and back."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Layouts: many layouts as integer arrays of one shape; one layout is the 0-d case."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Optimizers: bytes of states per parameter, without the master copy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from planner.describe.framework.traits import States

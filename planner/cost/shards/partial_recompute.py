@@ -1,7 +1,5 @@
 """Partial recompute: block counts per chunk, with recomputed and kept layers separate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

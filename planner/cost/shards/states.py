@@ -1,7 +1,5 @@
 """States: parameters per rank after tensor, expert and data-parallel sharding, and their bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 

@@ -1,7 +1,5 @@
 """Tensor split: division of tensors over tensor-parallel ranks, and token load of experts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner.cost.arrays import Float

@@ -1,7 +1,5 @@
 """Block pass: computation, exposed traffic and host waits of a micro-batch on a block or chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 

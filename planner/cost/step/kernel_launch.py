@@ -1,7 +1,5 @@
 """Kernel launch: host time to launch kernels and collectives, and its exposed part."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner.cost.arrays import Float

@@ -1,7 +1,5 @@
 """Optimizer: its update on the device, or on the host with transfers and NVMe."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner.cost.arrays import Float

@@ -1,7 +1,5 @@
 """Overlap: exposed time of data-parallel and parameter traffic in a step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

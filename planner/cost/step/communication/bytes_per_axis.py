@@ -1,7 +1,5 @@
 """Traffic: bytes that every axis of a layout sends in one step, per rank and per node."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Context parallelism: ring attention, gathered keys and values, Ulysses all-to-alls."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner.cost.arrays import Float

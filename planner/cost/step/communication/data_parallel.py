@@ -1,7 +1,5 @@
 """Data parallelism: gradient reduction, and weight gathers of ZeRO and FSDP."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Expert parallelism: dispatch and combine of tokens, and expert tensor parallelism."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

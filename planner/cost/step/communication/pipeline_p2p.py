@@ -1,7 +1,5 @@
 """Pipeline point-to-point: transfers of activations and gradients between stages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Block time: forward, backward and recompute of one block, by operator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
