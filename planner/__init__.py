@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from planner.choose.planning import whole_training as whole_training
     from planner.choose.simulation.step_simulation import Simulation as Simulation
     from planner.choose.simulation.step_simulation import simulate as simulate
-    from planner.choose.user_layouts import (
-        estimate_configuration as estimate_configuration,
-    )
+    from planner.choose.user_layouts import estimate_configuration as estimate_configuration
     from planner.cost.estimate import Estimate as Estimate
     from planner.describe.catalogue import load_dataset as load_dataset
     from planner.describe.catalogue import load_framework as load_framework

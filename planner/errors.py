@@ -1,14 +1,5 @@
 """Errors that users see: every message carries the value, the rule and the remedy.
 
-    PlannerError(ValueError)
-    |-- UnknownNameError      a model, machine, framework or field that is in no catalogue
-    |-- CatalogueError        a catalogue or configuration file that cannot be read
-    |-- WriteError            a file that cannot be written
-    |-- DescriptionError      a description whose numbers are impossible or implausible
-    |-- UnstatedError         a job that leaves out what an estimate needs
-    |-- LayoutError           degrees that do not fit the model, the machine or the framework
-    `-- EmitError             a layout that a framework's own files or a job script cannot express
-
 Out of memory is a result, not an error.
 """
 

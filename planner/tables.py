@@ -1,8 +1,7 @@
 """Tables: result records as CSV, pandas or polars data frames, and formatted cells.
 
-A result lists its tables in `tables()`. A table for display has columns, each with a title and a
-format. `planner.show` registers a page for every type of result with `page`: notebooks show it as
-HTML, `planner.show.terminal` prints it.
+A result lists its tables in `tables()`. `planner.show` registers a page for every type of result
+with `page`: notebooks show it as HTML, `planner.show.terminal` prints it.
 """
 
 from __future__ import annotations

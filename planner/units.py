@@ -29,12 +29,8 @@ _QUANTITY = re.compile(
 def parse_quantity(text: str) -> float:
     """Parse a number with an optional prefix and unit into SI units.
 
-    `B` is bytes, `b/s` bits per second. A bare prefix works too: `2T` is 2e12.
-
-    >>> parse_quantity("40 GiB"), parse_quantity("200 Gb/s"), parse_quantity("2e12")
-    (42949672960.0, 25000000000.0, 2000000000000.0)
-
-    Raises DescriptionError for text that is not a finite number with a known unit.
+    `B` is bytes, `b/s` bits per second. A bare prefix works too: `2T` is 2e12. Raises
+    DescriptionError for text that is not a finite number with a known unit.
     """
     match = _QUANTITY.match(text)
     if match is None or match["prefix"] == "e":  # an exponent without digits
@@ -55,13 +51,7 @@ def parse_quantity(text: str) -> float:
 
 
 def parse_power(text: str) -> float:
-    """Parse a power such as `2.5 kW` [W].
-
-    >>> parse_power("2.5 kW"), parse_power("700")
-    (2500.0, 700.0)
-
-    Raises DescriptionError for text that is not a power above 0.
-    """
+    """Parse a power such as `2.5 kW` [W]. Raises DescriptionError unless it is above 0."""
     match = _POWER.fullmatch(text)
     watts = parse_quantity(match[1]) if match else 0.0
     if watts <= 0:
@@ -165,7 +155,7 @@ _DURATIONS = (
 
 
 def format_seconds(value: float, like: float | None = None) -> str:
-    """Format a duration in a readable unit, from ns to years, or in the unit of another duration."""
+    """Format a duration in a readable unit, ns to years, or in the unit of another duration."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f} s"
     size = abs(value if like is None else like)

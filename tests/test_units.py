@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner import units
 from planner.errors import DescriptionError
 from planner.units import (
     GIB,
@@ -172,3 +173,28 @@ def test_one_is_singular() -> None:
     assert counted(1, "device") == "1 device"
     assert counted(0, "rank") == "0 ranks"
     assert counted(1024, "node") == "1,024 nodes"
+
+
+def test_numbers_are_written_and_read_in_units() -> None:
+    for value, text in ((1.5 * 2**30, "1.50 GiB"), (-3 * 2**20, "-3.00 MiB"), (1e17, "88.82 PiB")):
+        assert units.format_bytes(value) == text
+    assert units.format_rate(1.56e12) == "1.56 TB/s"
+    assert units.format_rate(312e12, "FLOP/s") == "312 TFLOP/s"
+    assert [units.format_count(n) for n in (8030261248, 85_003_776, 512)] == [
+        "8.03 B",
+        "85 M",
+        "512",
+    ]
+    amounts = {13_224_257: "13.2 M", 131_234: "131,000", 2007.4: "2,010", 0.5: "0.5"}
+    assert {n: units.format_amount(n) for n in amounts} == amounts
+    times = {0.285: "285 ms", 81.58: "81.6 s", 4e5: "4.63 d", 2e-5: "20 us", 2.81e8: "8.9 years"}
+    assert {n: units.format_seconds(n) for n in times} == times
+    assert units.format_seconds(946, like=1710) == "15.8 min"
+    assert units.parse_quantity("40 GiB") == 40 * 2**30
+    assert (units.parse_quantity("200 Gb/s"), units.parse_power("2.5 kW")) == (25e9, 2500.0)
+    assert (units.counted(1, "node"), units.counted(12_288, "device")) == (
+        "1 node",
+        "12,288 devices",
+    )
+    assert units.either(["ddp", "fsdp2", "deepspeed"]) == "ddp, fsdp2 or deepspeed"
+    assert units.parse_places("0-2,5", 6) == (0, 1, 2, 5)

@@ -2,10 +2,6 @@
 
 A question takes a model, a machine and a workload, as `planner.plan` does, and options of its own.
 It returns an `Answer`, which reads and writes JSON.
-
->>> workload = Workload(sequence_length=1024, global_batch=64)
->>> planner.ask.largest_batch("gpt2", "polaris", workload=workload).found
-True
 """
 
 from planner.ask.answer import Answer

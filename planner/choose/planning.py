@@ -55,11 +55,6 @@ def plan(
 
     The answer is for the best way to do the job: a nearby batch, fewer nodes or a padded sequence
     may stand in for it, unless it is `exact`.
-
-    >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
-    ...               sequence_length=1024))
-    >>> answer.fits, answer.best.layout.world
-    (True, 4)
     """
     job = JobSpec(
         model,

@@ -46,8 +46,7 @@ def plan_command(
     training: TrainingOptions,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Ranked layouts to keep.")] = 20,
     explained: Annotated[
-        bool,
-        typer.Option("--explain", "-v", help="All: parts, fixes, notes, rejected."),
+        bool, typer.Option("--explain", "-v", help="All: parts, fixes, notes, rejected.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer's lines.")] = False,
     report: Annotated[

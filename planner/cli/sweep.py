@@ -40,8 +40,7 @@ def sweep_command(
         int, typer.Option("--jobs", "-j", help="Processes.", show_default="all cores")
     ] = -1,
     address: Annotated[
-        str | None,
-        typer.Option("--address", help="Dask scheduler, tcp://host:8786 or its file."),
+        str | None, typer.Option("--address", help="Dask scheduler, tcp://host:8786 or its file.")
     ] = None,
     limit: Annotated[
         int | None,

@@ -5,7 +5,9 @@ import functools
 import inspect
 import itertools
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -195,21 +197,8 @@ def explain(error: ValidationError, where: str) -> str:
     )
 
 
-_WORDS = {
-    "literal_error": "write {expected}",
-    "finite_number": "write a finite number",
-    "string_too_short": "write at least {min_length} characters",
-    "string_too_long": "write at most {max_length} characters",
-    "tuple_type": "write a list, such as [1] for one value",
-    "int_type": "write a whole number",
-    "int_from_float": "write a whole number",
-    "int_parsing": "write a whole number",
-    "float_type": "write a number",
-    "float_parsing": "write a number",
-    "string_type": "write text",
-    "bool_type": "write True or False",
-    "bool_parsing": "write true or false",
-}
+_ERROR_WORDS = Path(__file__).parent / "catalogues" / "error_words.toml"
+_WORDS: dict[str, str] = tomllib.loads(_ERROR_WORDS.read_text("utf-8"))
 """Rules in plain words, by pydantic's name of the error."""
 
 

@@ -29,12 +29,6 @@ def emit(
     """Return files (name to text) that run a plan's recommended layout, or its `rank`-th.
 
     `rank` may also be an estimate of the plan's job.
-
-    >>> import planner
-    >>> workload = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=workload, frameworks=["ddp"])
-    >>> sorted(planner.emit(answer))
-    ['README.md', 'job.sh', 'layout.json', 'nanogpt.args', 'rank.sh', 'submit.sh']
     """
     # imported late: most plans write no files
     from planner.emitters.batch_job import BatchJob

@@ -66,11 +66,6 @@ def sweep(
     file; a journal next to it keeps the answers, so that the same call resumes a stopped sweep.
     `backend` is loky, sequential, dask or another of joblib's; `address` is Dask's scheduler.
     A refused question is a row whose column `error` gives the reason.
-
-    >>> result = sweep(models="llama-3-8b", machines="polaris", kind="estimate",
-    ...                layout={"dp": 4, "tp": [1, 4], "zero_stage": 3}, backend="sequential")
-    >>> [(row["layout"], row["fits"]) for row in result.rows]
-    [('dp4 zero3 mb1x1', False), ('dp4 tp4 zero3 mb1x1', True)]
     """
     if limit is not None and limit < 0:
         raise DescriptionError(f"limit = {limit} must be 0 or more")

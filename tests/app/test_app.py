@@ -203,7 +203,7 @@ def test_address_restores_the_controls() -> None:
     assert app.number_input(key="nodes").value == 2
     # the fastest would use all memory but a little: it is not what is recommended
     answer = _answer(app)
-    assert answer["Fits"].startswith("mistral-7b on 2 nodes of vsc-5")
+    assert answer["Fits, but tight"].startswith("mistral-7b on 2 nodes of vsc-5")
     assert "out-of-memory risk" in answer["Why"]
     assert answer["Cost"].startswith("training on 300 B tokens: ")
     assert "node-hours" in answer["Cost"]

@@ -8,13 +8,7 @@ from statistics import NormalDist
 from typing import Any, Unpack
 
 from planner.ask.answer import Row
-from planner.ask.plan_point import (
-    PlanPoint,
-    amount_of_training,
-    needs_tokens,
-    verb,
-    within_days,
-)
+from planner.ask.plan_point import PlanPoint, amount_of_training, needs_tokens, verb, within_days
 from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import doublings, node_limit, scan, smallest
 from planner.choose.jobs.job_spec import JobSpec

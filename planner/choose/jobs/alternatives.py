@@ -69,7 +69,7 @@ class _Way:
     """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
 
 
-_FEW = 16_384
+_MOST_LAYOUTS = 16_384
 """Number of a job's layouts below which its neighbours are searched together."""
 
 
@@ -88,22 +88,17 @@ def _remembered(*_: Any) -> list[_Recommended]:
     return []
 
 
-def _recommended(job: JobSpec, scope: SearchScope) -> tuple[_Recommended, JobCandidates | None]:
-    """Recommend a layout of a job; also return its candidates if they were searched just now."""
-    return _recommend_each([job], scope)[0]
-
-
 def _recommend_each(
     jobs: Sequence[JobSpec], scope: SearchScope
 ) -> list[tuple[_Recommended, JobCandidates | None]]:
     """Recommend a layout of each job; search those that are not remembered together."""
     answers = [_answers_of(job, scope) for job in jobs]
-    open_rows = [row for row, known in enumerate(answers) if not known]
-    found = search_jobs([jobs[row] for row in open_rows], scope)
-    searched = dict(zip(open_rows, found, strict=True))
+    open_rows = [row for row, recommended in enumerate(answers) if not recommended]
+    results = search_jobs([jobs[row] for row in open_rows], scope)
+    searched = dict(zip(open_rows, results, strict=True))
     for row, candidates in searched.items():
         answers[row].append(_judged(jobs[row], candidates))
-    return [(known[0], searched.get(row)) for row, known in enumerate(answers)]
+    return [(recommended[0], searched.get(row)) for row, recommended in enumerate(answers)]
 
 
 def _answers_of(job: JobSpec, scope: SearchScope) -> list[_Recommended]:
@@ -125,7 +120,7 @@ def search_headline(
     job: JobSpec, scope: SearchScope = SearchScope(), kinds: Collection[Kind] = KINDS
 ) -> tuple[JobSpec, JobCandidates, tuple[Alternative, ...]]:
     """Search a job and its neighbours: the best of these jobs, its candidates, and all, ranked."""
-    best, candidates = _recommended(job, scope)
+    best, candidates = _recommend_each([job], scope)[0]
     result = candidates or search_job(job, scope)
     ways = _search_ways(job, best, result, scope, () if job.exact else kinds)
     if not ways:
@@ -151,18 +146,19 @@ def _search_ways(
     if estimate is not None:
         as_asked = _alternative(job, "as-asked", job, estimate, None)
         ways.append(_Way(job, result, as_asked, _worth(job, as_asked, slowdown)))
-    near = [pair for pair in neighbours(job, estimate) if pair[0] in kinds]
+    offers = [pair for pair in neighbours(job, estimate) if pair[0] in kinds]
     if as_asked is not None:
-        near = [pair for pair in near if _can_keep_up(pair[1], ways)]
+        offers = [pair for pair in offers if _can_keep_up(pair[1], ways)]
     # many layouts are searched job by job: a good neighbour spares the search of the next
-    step = len(near) if sum(len(part.footprints) for part in result.values()) < _FEW else 1
-    for start in range(0, len(near), max(step, 1)):
-        several = near[start : start + step]
+    num_layouts = sum(len(part.footprints) for part in result.values())
+    step = len(offers) if num_layouts < _MOST_LAYOUTS else 1
+    for start in range(0, len(offers), max(step, 1)):
+        several = offers[start : start + step]
         if as_asked is not None:
             several = [pair for pair in several if _can_keep_up(pair[1], ways)]
-        found = _recommend_each([neighbour for _, neighbour in several], scope)
+        results = _recommend_each([neighbour for _, neighbour in several], scope)
         for (kind, neighbour), ((estimate, slowdown), candidates) in zip(
-            several, found, strict=True
+            several, results, strict=True
         ):
             if estimate is None or (as_asked is not None and not _can_keep_up(neighbour, ways)):
                 continue
@@ -221,7 +217,7 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
     scope, nodes, rate = SearchScope(near_factor=1 + job.tolerance, top=1), job.nodes, 0.0
     limit = best.tokens_per_s / offers.doubling_gain.value
     while nodes > 1:
-        estimate = _recommended(job.replaced(nodes=nodes // 2), scope)[0][0]
+        estimate = _recommend_each([job.replaced(nodes=nodes // 2)], scope)[0][0][0]
         if estimate is None or estimate.tokens_per_s < limit:
             break
         nodes, rate = nodes // 2, estimate.tokens_per_s

@@ -38,9 +38,9 @@ def search_jobs(
     while rows:
         scenarios = [next(steps[row], {}) for row in rows]
         worlds = [jobs[row].num_devices for row in rows]
-        for row, found in zip(rows, _search_all(scenarios, worlds, scope, within), strict=True):
-            candidates[row] |= found
-        rows = [row for row, found in zip(rows, scenarios, strict=True) if found]
+        for row, parts in zip(rows, _search_all(scenarios, worlds, scope, within), strict=True):
+            candidates[row] |= parts
+        rows = [row for row, step in zip(rows, scenarios, strict=True) if step]
         rows = [row for row in rows if _is_open(jobs[row], candidates[row])]
     return candidates
 
@@ -69,7 +69,7 @@ def _search_all(
 ) -> list[JobCandidates]:
     """Search every framework of jobs, those with the most axes first."""
     scenarios = {name: scenario for job in jobs for name, scenario in job.items()}
-    found: list[JobCandidates] = [{} for _ in jobs]
+    candidates: list[JobCandidates] = [{} for _ in jobs]
     scopes = [scope] * len(jobs)
     for name in sorted(reversed(scenarios), key=lambda name: -len(scenarios[name].framework.axes)):
         keys = {row: (job[name], scopes[row]) for row, job in enumerate(jobs) if name in job}
@@ -77,10 +77,10 @@ def _search_all(
             pairs = [(jobs[row][name], worlds[row]) for row in rows]
             parts = search_together(pairs, within, scopes[rows[0]])
             for row, part in zip(rows, parts, strict=True):
-                found[row][name] = part
+                candidates[row][name] = part
                 top_time_s = min(scopes[row].top_time_s, part.top_time_s)
                 scopes[row] = replace(scopes[row], top_time_s=top_time_s)
-    return [{name: each[name] for name in job} for job, each in zip(jobs, found, strict=True)]
+    return [{name: each[name] for name in job} for job, each in zip(jobs, candidates, strict=True)]
 
 
 def _alike(scenarios: Mapping[int, tuple[Scenario, SearchScope]]) -> list[list[int]]:

@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
 
 
 _ALL = frozenset(Layout.model_fields)
-_KEPT = frozenset({"dp", "micro_batch", "grad_accumulation"})
+_BATCH_COLUMNS = frozenset({"dp", "micro_batch", "grad_accumulation"})
 """Columns that a refinement of the search never changes."""
 
 
@@ -160,16 +160,16 @@ def legal(
     scenario: Scenario,
     layouts: Layouts,
     columns: Collection[str],
-    known: frozenset[str] = frozenset(),
+    checked: frozenset[str] = frozenset(),
 ) -> tuple[Mask, dict[str, int]]:
     """Check layouts by every rule that reads only these columns, and count failures by reason.
 
-    Rules that read only `known` columns were checked before.
+    Rules that read only `checked` columns were checked before.
     """
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
     for rule in RULES:
-        if not rule.needs <= set(columns) or rule.needs <= known:
+        if not rule.needs <= set(columns) or rule.needs <= checked:
             continue
         holds = rule.holds(scenario, layouts)
         if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
@@ -186,7 +186,7 @@ def legal_layouts(scenario: Scenario, layouts: Layouts) -> Layouts:
 
 def legal_refined(scenario: Scenario, layouts: Layouts) -> Mask:
     """True for refined layouts that meet every rule that a refinement can break."""
-    return legal(scenario, layouts, _ALL, _KEPT)[0]
+    return legal(scenario, layouts, _ALL, _BATCH_COLUMNS)[0]
 
 
 def check(scenario: Scenario, layout: Layout) -> None:

@@ -129,8 +129,8 @@ def _fewest_layers(scenario: Scenario, goals: _Goals) -> Layouts:
             np.take_along_axis(bounds, each[None], 0)[0] for each in (count, count + 1)
         )
     rows = np.flatnonzero(np.where(is_every, fitting > 1, fitting < deepest))
-    found = partly(rows, fitting[rows]).layouts
-    return found.take(np.flatnonzero(legal_refined(scenario, found)))
+    layouts = partly(rows, fitting[rows]).layouts
+    return layouts.take(np.flatnonzero(legal_refined(scenario, layouts)))
 
 
 _TRIALS = 3

@@ -238,14 +238,14 @@ def search_together(
     if len(jobs) > 1 and sum(len(layouts) for layouts, _ in enumerated) <= scope.exhaustive_up_to:
         scenario, layouts = jobs[0][0], Layouts.joined([layouts for layouts, _ in enumerated])
         joined = _refined(scenario, layouts, within, scope)
-        found = [joined.of_job(*job) for job in jobs]
+        results = [joined.of_job(*job) for job in jobs]
     else:
         pairs = zip(jobs, enumerated, strict=True)
-        found = [_refined(job[0], layouts, within, scope) for job, (layouts, _) in pairs]
-    for candidates, (_, dropped) in zip(found, enumerated, strict=True):
+        results = [_refined(job[0], layouts, within, scope) for job, (layouts, _) in pairs]
+    for candidates, (_, dropped) in zip(results, enumerated, strict=True):
         candidates.dropped.update(dropped)
         _count_dropped(candidates)
-    return found
+    return results
 
 
 def _refined(

@@ -8,14 +8,7 @@ from planner.choose.plan import Plan, Verdict
 from planner.choose.preferences import preferences
 from planner.choose.verdicts.layout_words import degree_words, estimate_words
 from planner.cost.estimate import Estimate
-from planner.units import (
-    GIB,
-    counted,
-    either,
-    format_amount,
-    format_count,
-    format_seconds,
-)
+from planner.units import GIB, counted, either, format_amount, format_count, format_seconds
 
 
 class AnswerLine(NamedTuple):
@@ -107,11 +100,7 @@ _BAR_WIDTH = 24
 
 
 def memory_bar(share: float) -> str:
-    """Draw a share of memory as a bar; an overflow ends in `>`.
-
-    >>> memory_bar(0.5), memory_bar(1.2)
-    ('[############............]', '[#######################>]')
-    """
+    """Draw a share of memory as a bar; an overflow ends in `>`."""
     if share > 1:
         return f"[{'#' * (_BAR_WIDTH - 1)}>]"
     used = round(share * _BAR_WIDTH)

@@ -73,11 +73,7 @@ _TEXTS = ("recompute", "recompute_modules", "offload", "split", "schedule", "fra
 
 
 def parse_layout(text: str) -> LayoutText:
-    """Read a layout in its printed code, in any order. Raises LayoutError for other words.
-
-    >>> parse_layout("tp2 dp32 [fsdp2]").fields
-    {'tp': 2, 'dp': 32}
-    """
+    """Read a layout in its printed code, in any order. Raises LayoutError for other words."""
     rest = " ".join(text.lower().replace(", ", " ").split())
     if not rest:
         raise LayoutError("the layout is empty; write for example dp4 tp4 sp zero1 mb1x64")
@@ -105,11 +101,7 @@ _SPLITS = (("dp", "{} replicas"), ("tp", "{}-way tensor"), ("pp", "{}-stage pipe
 
 
 def layout_words(layout: Layout, brief: bool = False) -> str:
-    """Describe a layout in words; briefly: degrees, sharding, micro-batch and memory savings.
-
-    >>> layout_words(Layout(dp=8, tp=4, sequence_parallel=True, zero_stage=1), brief=True)
-    '8 replicas x 4-way tensor, ZeRO-1, micro-batch 1'
-    """
+    """Describe a layout in words; briefly: degrees, sharding, micro-batch and memory savings."""
     words = (*_degrees(layout, brief), *_batching(layout, brief))
     return ", ".join(words if brief else (*words, *_stage_layers(layout)))
 
@@ -120,11 +112,7 @@ def estimate_words(estimate: Estimate, brief: bool = True) -> str:
 
 
 def degree_words(layout: Layout) -> str:
-    """Describe a layout in a few words: its degrees, and ZeRO or offload.
-
-    >>> degree_words(Layout(dp=8, zero_stage=3)), degree_words(Layout(tp=4, pp=2))
-    ('8 replicas, ZeRO-3', '4-way tensor x 2-stage pipeline')
-    """
+    """Describe a layout in a few words: its degrees, and ZeRO or offload."""
     splits = _splits(layout)
     of_data = layout.dp == layout.world
     experts = [f"{layout.ep}-way experts"] * (layout.ep > 1)

@@ -24,12 +24,7 @@ from planner.choose.verdicts.fixes import (
     shortage_sentence,
 )
 from planner.choose.verdicts.layout_words import TEXTS, LayoutText, layout_words
-from planner.choose.verdicts.reasons import (
-    PREFERENCES,
-    Contender,
-    causes_against,
-    reason_against,
-)
+from planner.choose.verdicts.reasons import PREFERENCES, Contender, causes_against, reason_against
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.footprint import footprints

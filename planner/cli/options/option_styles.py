@@ -82,10 +82,7 @@ _CODE: Mapping[str, Mapping[str, Any]] = {
     "document_lengths": {"parser": _parser(read_documents)},
     "machine": {"autocompletion": complete_machine},
     "leave_free": {"max": MAX_FREE_PERCENT},
-    "frameworks": {
-        "help": f"{FRAMEWORK_HELP} (repeatable).",
-        "autocompletion": complete_framework,
-    },
+    "frameworks": {"help": f"{FRAMEWORK_HELP} (repeatable).", "autocompletion": complete_framework},
     "node_power": {"parser": _parser(parse_power)},
 }
 """Settings that are code, or take their words from it."""
@@ -114,8 +111,7 @@ _DOCS = field_docs(JobDescription)
 
 ModelName = Annotated[str, typer.Argument(help=_DOCS["model"], autocompletion=complete_model)]
 MachineName = Annotated[
-    str,
-    typer.Option("--machine", "-m", help=_DOCS["machine"], autocompletion=complete_machine),
+    str, typer.Option("--machine", "-m", help=_DOCS["machine"], autocompletion=complete_machine)
 ]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help=_DOCS["set"])]
 NetworkName = Annotated[

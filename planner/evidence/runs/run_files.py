@@ -192,12 +192,7 @@ def _of_log(
     # compare_log reports what is wrong with the job's file
     states_model = job and "model" in _json(Path(job).expanduser())
     try:
-        result = compare_log(
-            log,
-            own_machine,
-            job,
-            model=None if states_model else model,
-        )
+        result = compare_log(log, own_machine, job, model=None if states_model else model)
     except LogError:
         raise  # its message names the file, and stating a job would not help
     except PlannerError as error:

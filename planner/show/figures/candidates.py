@@ -258,10 +258,7 @@ def _draw_star(
 
 
 def _axes(
-    figure: Any,
-    shown: Collection[Estimate],
-    stars: Sequence[Estimate | None],
-    limit_bytes: float,
+    figure: Any, shown: Collection[Estimate], stars: Sequence[Estimate | None], limit_bytes: float
 ) -> None:
     """Draw the limit, and axes that hold the layouts and the intervals of the stars."""
     draw_limit(figure, limit_bytes, f"device limit {format_bytes(limit_bytes)}", "right")

@@ -137,10 +137,7 @@ def times(
 
 @figure_of("machine")
 def bandwidth(
-    machine: Machine,
-    operation: str = "all-reduce",
-    ranks: int | None = None,
-    stride: int = 1,
+    machine: Machine, operation: str = "all-reduce", ranks: int | None = None, stride: int = 1
 ) -> Drawing:
     """Bus bandwidth of a collective, as nccl-tests defines it, against its size."""
     ranks = ranks_of(machine, ranks, stride)

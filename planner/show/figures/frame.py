@@ -155,10 +155,7 @@ def draw_curve(figure: Any, x: Sequence[Any], y: Sequence[float], **settings: An
 
 
 def interval_bars(
-    values: Sequence[float],
-    bounds: Iterable[tuple[float, float]],
-    unit: float = 1.0,
-    **style: Any,
+    values: Sequence[float], bounds: Iterable[tuple[float, float]], unit: float = 1.0, **style: Any
 ) -> dict[str, Any]:
     """Return plotly error bars from every value to the bounds of its interval."""
     pairs = list(zip(values, bounds, strict=True))
@@ -184,11 +181,7 @@ def log_axis(update: Any, ticks: Sequence[float], text: Callable[[Any], str], **
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:
-    """Return round tick values for a logarithmic axis, three to nine if possible.
-
-    >>> log_ticks([4.1, 62.0]), log_ticks([18.8, 20.1])
-    ([5.0, 10.0, 20.0, 50.0], [18.5, 19.0, 19.5, 20.0, 20.5])
-    """
+    """Return round tick values for a logarithmic axis, three to nine if possible."""
     low, high = min(values), max(values)
     first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
     for factors in ((1,), (1, 2, 5), range(1, 10)):

@@ -154,10 +154,7 @@ class Jobs(Arrays):
 
 
 def consecutive_jobs(
-    total_s: ArrayLike,
-    wall_s: ArrayLike,
-    start_s: ArrayLike,
-    interval_s: ArrayLike,
+    total_s: ArrayLike, wall_s: ArrayLike, start_s: ArrayLike, interval_s: ArrayLike
 ) -> Jobs:
     """Jobs within a queue's wall time that a training needs, and the time lost at ends [1, s].
 

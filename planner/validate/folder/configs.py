@@ -14,7 +14,7 @@ _FIELDS = {
     "max_position_embeddings": "max_sequence_length",
 }
 _GPT2 = {"n_embd": "hidden_size", "n_head": "num_heads", "n_positions": "max_sequence_length"}
-_OTHER: dict[str, dict[str, Any]] = {
+_SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     "gpt_neox": {"hidden_act": "gelu_fast", "rotary_pct": 0.25},
     "mistral": {"sliding_window": None},
@@ -31,4 +31,4 @@ def configuration(model: Model, layers: int) -> dict[str, Any]:
     fields = {k: v for k, v in fields.items() if k not in _UNSTATED.get(model.family, ())}
     fields |= {"model_type": model.family, "vocab_size": model.vocab_size}
     fields["n_layer" if model.family == "gpt2" else "num_hidden_layers"] = layers
-    return fields | _OTHER.get(model.family, {})
+    return fields | _SHAPES.get(model.family, {})

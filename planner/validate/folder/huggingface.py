@@ -122,11 +122,7 @@ def _checkpointed(model, *rest):
     return model
 
 
-_WRAPPED = {
-    "accelerate": _accelerate,
-    "sharding.py": _sharding_py,
-    "single": _checkpointed,
-}
+_WRAPPED = {"accelerate": _accelerate, "sharding.py": _sharding_py, "single": _checkpointed}
 
 
 def _accelerator(mesh, case) -> Any:

@@ -51,9 +51,5 @@ def _degrees(job: StatedJob, mesh: Table) -> None:
 
 
 NANOTRON = Reader(
-    "nanotron's configuration",
-    _recognises,
-    _state,
-    "nanotron",
-    harmless=_KEYS["harmless"],
+    "nanotron's configuration", _recognises, _state, "nanotron", harmless=_KEYS["harmless"]
 )
