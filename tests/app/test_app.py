@@ -690,7 +690,7 @@ def test_a_part_of_a_node_and_the_tolerance_are_asked_as_on_the_command_line() -
     assert _answer(app)["Fits"].startswith("gpt2 on 1 node of vsc-5 (1 device)")
     job = app.session_state["asked"]
     assert (job["devices"], "nodes" in job) == ("1", False)
-    job = {"model": "gpt2-xl", "nodes": "2", "seq": "1024", "frameworks": "fsdp2"}
+    job = {"model": "llama-3-8b", "nodes": "4", "seq": "1024", "frameworks": "fsdp2"}
     strict, loose = _app(**job, tolerance="0"), _app(**job, tolerance="40")
     said = [next(_plain(c) for c in x.caption if "Numbers of" in c.value) for x in (strict, loose)]
     assert said[0] != said[1]
