@@ -254,12 +254,12 @@ def test_configuration_files_become_the_job(window: Callable[[], Any]) -> None:
     text = f'{{{passes}, "zero_optimization": {{"stage": 2}}}}'
     _drop(here, "ds_config.json", text.encode())
     here.says("DeepSpeed's configuration")
-    assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout of the run")
+    assert "4 replicas, ZeRO-2, micro-batch 2" in here.settle().value("Layout of the run")
     assert here.value("Model") == "gpt2"
     _drop(here, "other.json", b'{"zero_optimization": ')
     here.says("other.json is not valid JSON")
     here.go("One layout")
-    assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout")
+    assert "4 replicas, ZeRO-2, micro-batch 2" in here.settle().value("Layout")
 
 
 _LOG = """[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from planner.app import link
+from planner.choose.verdicts.layout_words import layout_words
 
 pytestmark = pytest.mark.alone
 
@@ -33,16 +34,17 @@ def test_a_selected_layout_is_carried_and_never_becomes_another(window: Callable
     here = window().open("?model=gpt2-xl&nodes=2&view=Layouts")
     here.select(3).reads("Numbers of the chosen layout")
     chosen, address = _numbers(here.settle()), here.asked
-    layout = str(link.unpack_layout(_asked(address)["layout"])[0])
+    layout, framework = link.unpack_layout(_asked(address)["layout"])
+    told = f"4. {framework}, {layout_words(layout, brief=True)}"
     assert _link(here) == here.page.url
     # the other page shows it, also after a reload and in a copied link
     here.go("One layout")
-    assert here.value("Layout").startswith(f"4. {layout} [")
+    assert here.value("Layout").startswith(told)
     job = {name: value for name, value in _asked(address).items() if name != "view"}
     assert _asked(here.asked) == job
     assert _link(here) == here.page.url
     here.page.reload()
-    assert here.settle().value("Layout").startswith(f"4. {layout} [")
+    assert here.settle().value("Layout").startswith(told)
     there = window().open(address)
     assert _numbers(there) == chosen
     # back on the first page it is still selected
@@ -127,7 +129,9 @@ def test_a_layout_changed_by_hand_keeps_the_batch(window: Callable[[], Any]) -> 
     here.page.get_by_role("button", name="Estimate").click()
     assert "micro-batch 2" in here.says("4 replicas x 2-way tensor")
     here.settle().go("Which strategy")
-    assert _numbers(here).startswith("Numbers of the chosen layout: 4 replicas x 2-way tensor")
+    assert _numbers(here).startswith(
+        "Numbers of the chosen layout: megatron-lm, 4 replicas x 2-way tensor"
+    )
     there = window().open(here.asked)
     assert _numbers(there) == _numbers(here)
 
