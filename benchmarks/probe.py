@@ -238,15 +238,16 @@ def machine_for(world: int, machine: Machine) -> Machine:
 
 def run_of(case: dict[str, Any], machine: Machine) -> Run:
     """Return a measured case as a run that the planner learns from and scores."""
-    scenario, layout = scenario_of(case, machine_for(case["world"], machine))
+    world = case["world"]
+    scenario, layout = scenario_of(case, machine_for(world, machine))
     model, sequence = scenario.model, scenario.workload.sequence_length
     shape = f"{model.hidden_size} x {model.num_layers}, {sequence} tokens"
     recompute = ", recompute" if case["recompute"] != "none" else ""
     return Run(
-        f"{case['strategy']} on {case['world']}, {shape}{recompute}",
+        f"{case['strategy']} on {world}, {shape}{recompute}",
         "this machine",
         scenario.machine,
-        machine.name,
+        f"{machine.name} as {scenario.machine.node.num_devices}",
         scenario.framework,
         scenario.model,
         scenario.workload,

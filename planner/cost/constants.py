@@ -109,6 +109,11 @@ class Protocol:
             base_s=values.base_s.value,
         )
 
+    @classmethod
+    def single(cls, start_s: float) -> Protocol:
+        """Create the protocol of a library that has one, such as gloo: steps after a start [s]."""
+        return cls("one", ring_inside=1, tree_inside=1, rate=1, base_s=start_s)
+
 
 LOW_LATENCY = Protocol.of("LL", network_constants().low_latency)
 SIMPLE = Protocol.of("Simple", network_constants().simple)

@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float
-from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
+from planner.cost.constants import SIMPLE, Protocol, network_constants
 from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.topology import GroupView, inter_node_latency_s, reduction_view
 
@@ -116,9 +117,9 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     if not np.any(group.size > 1):
         return _zero_s(group, size_bytes)
     group = reduction_view(group)
-    rings = _ring_s(group, size_bytes, PROTOCOLS)
-    times = [2 * once - each.base_s for once, each in zip(rings, PROTOCOLS, strict=True)]
-    times += _tree_s(group, size_bytes, PROTOCOLS)
+    rings = _ring_s(group, size_bytes, group.protocols)
+    times = [2 * once - each.base_s for once, each in zip(rings, group.protocols, strict=True)]
+    times += _tree_s(group, size_bytes, group.protocols)
     if np.any(group.switch_bytes_per_s):
         times.append(switch_all_reduce_s(group, size_bytes))
     if group.network_part:
@@ -129,13 +130,11 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Ring all-gather of a full buffer with the faster protocol [s].
 
-    Counted: (n - 1)/n of the buffer, the latency of n - 1 steps, the base latency; 0 for one rank.
-    Left out: trees, congestion. Thakur et al. 2005; network.md#algorithms.
+    Counted: (n - 1)/n of the buffer at the node's rate of all-gathers, the latency of n - 1 steps,
+    the base latency; 0 for one rank. Left out: trees, congestion. Thakur et al. 2005;
+    network.md#algorithms.
     """
-    if not np.any(group.size > 1):
-        return _zero_s(group, size_bytes)
-    best = np.minimum(*_ring_s(group, size_bytes, PROTOCOLS))
-    return np.where(group.size > 1, best, 0.0)
+    return _one_way_s(group, size_bytes, group.gathering_part)
 
 
 def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -144,7 +143,17 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: as `all_gather_s`, at the inter-node rate that reductions reach. Left out: additions
     inside a node. Thakur et al. 2005; network.md#algorithms.
     """
-    return all_gather_s(reduction_view(group), size_bytes)
+    return _one_way_s(reduction_view(group), size_bytes, group.scattering_part)
+
+
+def _one_way_s(group: GroupView, size_bytes: ArrayLike, part: float) -> Float:
+    """Time of half a ring all-reduce at a part of the node's rate, with the faster protocol [s]."""
+    if not np.any(group.size > 1):
+        return _zero_s(group, size_bytes)
+    if part != 1:
+        group = replace(group, local_bytes_per_s=part * group.local_bytes_per_s)
+    best = functools.reduce(np.minimum, _ring_s(group, size_bytes, group.protocols))
+    return np.where(group.size > 1, best, 0.0)
 
 
 def _zero_s(group: GroupView, size_bytes: ArrayLike) -> Float:

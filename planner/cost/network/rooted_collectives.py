@@ -1,10 +1,12 @@
 """Rooted collectives: broadcast and scatter, whose mirrors are reduce and gather."""
 
+import functools
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float
-from planner.cost.constants import PROTOCOLS, SIMPLE, Protocol, network_constants
+from planner.cost.constants import SIMPLE, Protocol, network_constants
 from planner.cost.network.topology import GroupView, inter_node_latency_s
 
 
@@ -51,7 +53,9 @@ def broadcast_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: as `chain_broadcast_s`; 0 for one rank. Left out: trees of MPI and oneCCL.
     NVIDIA/nccl, src/graph/tuning.cc; network.md#rooted-collectives.
     """
-    best = np.minimum(*(chain_broadcast_s(group, size_bytes, each) for each in PROTOCOLS))
+    best = functools.reduce(
+        np.minimum, (chain_broadcast_s(group, size_bytes, each) for each in group.protocols)
+    )
     return np.where(group.size > 1, best, 0.0)
 
 

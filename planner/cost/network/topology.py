@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, Int, distinct
-from planner.cost.constants import network_constants
+from planner.cost.constants import PROTOCOLS, Protocol, network_constants
 from planner.cost.network.wiring import group_rate, wiring
+from planner.describe.base import Factor
 from planner.describe.machine import Curve, Domain, Machine
 
 
@@ -48,6 +49,12 @@ class GroupView(Arrays):
     """Ranks of the group with direct links: those on a node, or in a domain of nodes (NVL72)."""
     islands: Float
     """Nodes, or domains of nodes, that the group spans."""
+    gathering_part: float = 1.0
+    """Rate of all-gathers inside a node over `local_bytes_per_s`."""
+    scattering_part: float = 1.0
+    """Rate of reduce-scatters inside a node over `local_bytes_per_s`."""
+    protocols: tuple[Protocol, ...] = PROTOCOLS
+    """Protocols of the library, of which it takes the fastest."""
     switch_bytes_per_s: float | Float = 0.0
     """Rate of a rank in reductions in the switch of its node or domain; 0 without them [B/s]."""
     network_part: float | Float = 0.0
@@ -64,7 +71,8 @@ def unit_view(size: ArrayLike) -> GroupView:
     figures: dict[str, Any] = dict.fromkeys(GroupView.__annotations__, np.ones(ranks.shape))
     figures |= dict.fromkeys(zeros, np.zeros(ranks.shape))
     figures |= dict.fromkeys(("size", "nodes", "islands"), ranks)
-    return GroupView(**figures | {"switch_bytes_per_s": 0.0, "network_part": 0.0})
+    alike = ("gathering_part", "scattering_part", "protocols", "switch_bytes_per_s", "network_part")
+    return GroupView(**{name: figures[name] for name in figures if name not in alike})
 
 
 def group_view(
@@ -105,6 +113,9 @@ def group_view(
         in_phases=np.full(local.shape, float(machine.network.in_phases if machine.network else 0)),
         linked=local.astype(float),
         islands=nodes.astype(float),
+        gathering_part=_part(machine.node.fabric.all_gather),
+        scattering_part=_part(machine.node.fabric.reduce_scatter),
+        protocols=_protocols(machine),
         switch_bytes_per_s=in_node * local_rate if in_node else 0.0,
         network_part=in_network,
         **_network(machine, fewest, nodes),
@@ -155,7 +166,16 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
     pairs = np.array([group_rate(graph, min(size, 2), step) for size, step in groups])
     rates, pairs = rates[index], pairs[index]
     efficiency = machine.node.fabric.efficiency.value
-    return rates * efficiency, pairs * efficiency
+    return rates * efficiency, pairs * efficiency * _part(machine.node.fabric.send_recv)
+
+
+def _protocols(machine: Machine) -> tuple[Protocol, ...]:
+    start = machine.node.fabric.start_s
+    return PROTOCOLS if start is None else (Protocol.single(start.value),)
+
+
+def _part(factor: Factor | None) -> float:
+    return factor.value if factor else 1.0
 
 
 def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:

@@ -33,6 +33,10 @@ from planner.describe.model.model import Model
 from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload
 from planner.errors import UnknownNameError, shorten
 
+_SAME_CORES = Share(
+    value=1, kind="assumed", source="a CPU's collectives run on the cores that compute"
+)
+
 
 class Stall(Description):
     """A class of layouts with which some measured runs stalled, for an unknown cause."""
@@ -277,12 +281,16 @@ class Framework(Description):
         return {name: value for switch in active for name, value in switch.environment.items()}
 
     def on(self, runtime: Runtime) -> Framework:
-        """Copy for a device runtime, without the kernels that are missing there."""
-        lacking = [row for row in self.other_kernels if runtime in row.runtimes]
-        if not lacking:
-            return self
-        changes = lacking[0].model_dump(exclude={"runtimes"}, exclude_none=True)
-        return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
+        """Copy for a device runtime: without the kernels that are missing there."""
+        changes: dict[str, Any] = {}
+        if lacking := [row for row in self.other_kernels if runtime in row.runtimes]:
+            kernels = lacking[0].model_dump(exclude={"runtimes"}, exclude_none=True)
+            changes["kernels"] = self.kernels.replaced(**kernels)
+        if runtime == "cpu":
+            changes["communication"] = self.communication.replaced(
+                contention=_SAME_CORES.model_dump()
+            )
+        return self.model_copy(update=changes) if changes else self
 
     def around(self, model: Model, workload: Workload) -> Framework:
         """Copy for a model that its own code does not build: with the kernels of the user's."""

@@ -11,6 +11,7 @@ from planner.describe.base import (
     Count,
     Description,
     Duration,
+    Factor,
     Fraction,
     Memory,
     Power,
@@ -132,6 +133,15 @@ class Fabric(Description):
     """Latency of one collective step between two devices of the node [s]."""
     switch_reduction: Fraction | None = None
     """Rate of all-reduces in the switch (NVLink SHARP) / link rate; None: not supported."""
+    start_s: Duration | None = None
+    """Latency of a collective before its first step in a library with one protocol, such as gloo;
+    None: the two protocols of NCCL [s]."""
+    all_gather: Factor | None = None
+    """Rate of all-gathers over that of all-reduces; None: alike, as NCCL's."""
+    reduce_scatter: Factor | None = None
+    """Rate of reduce-scatters over that of all-reduces; None: alike."""
+    send_recv: Factor | None = None
+    """Rate of messages to a neighbour over that of all-reduces; None: alike."""
 
     @property
     def wired(self) -> bool:

@@ -36,20 +36,25 @@ class AlphaBeta:
     """Mean of |fit / measured - 1| over the fitted points."""
 
 
-def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Float, float]:
-    """Fit non-negative c that minimise sum ((columns @ c) / t - 1)^2; also the MAPE."""
+def optimizer() -> Any:
+    """Return scipy.optimize; CatalogueError without it."""
     try:
-        from scipy.optimize import nnls
+        import scipy.optimize
     except ImportError:
         raise CatalogueError(
             "fits need scipy, which is not installed; run pip install 'parallelism-planner[torch]'"
         ) from None
+    return scipy.optimize
+
+
+def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Float, float]:
+    """Fit non-negative c that minimise sum ((columns @ c) / t - 1)^2; also the MAPE."""
     matrix, times = np.asarray(columns, dtype=float), np.asarray(times_s, dtype=float)
     weighted = matrix / times[:, None]
     # columns span many decades, but the solver has one tolerance for all
     scale = np.linalg.norm(weighted, axis=0)
     scale[scale == 0] = 1.0
-    solved = nnls(weighted / scale, np.ones(len(times)))[0] / scale
+    solved = optimizer().nnls(weighted / scale, np.ones(len(times)))[0] / scale
     mape = float(np.mean(np.abs(weighted @ solved - 1)))
     return solved, mape
 

@@ -1,23 +1,28 @@
 """Profile: a machine description from measurements, fitted through the planner's own formulas."""
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tomlkit
 from tomlkit.items import InlineTable, Table
 
-from planner.cost.network.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
-from planner.cost.network.topology import GroupView
+from planner.cost.constants import PROTOCOLS, Protocol
+from planner.cost.network.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
+from planner.cost.network.topology import GroupView, unit_view
 from planner.cost.step.compute.gemm import gemm_s
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
+from planner.validate.measure.collective_times import optimizer
 
 _FITTED = {
     "all_reduce": all_reduce_s,
     "all_gather": all_gather_s,
     "reduce_scatter": reduce_scatter_s,
+    "send_receive": p2p_s,
 }
+_RELATIVE = ("all_gather", "reduce_scatter", "send_recv")
 
 _MAX_ERROR = 0.5
 """Mean |error| of a fit above which no profile is made."""
@@ -100,9 +105,12 @@ def _grouped(kernels: dict[str, Any], how: str) -> dict[str, Any]:
 def _sustained(
     kernels: dict[str, Any], best: dict[str, float], units: float
 ) -> tuple[float, float]:
-    """Fit the sustained fraction so that `gemm_s` matches the median product; also its error."""
-    ratios = []
-    for row in kernels["gemm"]:
+    """Fit the sustained fraction so that `gemm_s` matches the median product; also its error.
+
+    Counted: products in the format of attention, which is that of training on this device.
+    """
+    ratios, trained = [], kernels["attention"][0]["precision"]
+    for row in (row for row in kernels["gemm"] if row["precision"] == trained):
         element = 4 if row["precision"] in ("fp32", "tf32") else 2
         formula = gemm_s(
             row["m"],
@@ -144,13 +152,14 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
             "latency_s": _quantity(0, how, "one device, not used", "assumed"),
         }
     else:
-        latency, rate, error = _links(measured["collectives"])
-        text = "all_reduce, all_gather, reduce_scatter in a step"
+        figures, error = _links(measured["collectives"], measured["runtime"])
+        text = "all_reduce, all_gather, reduce_scatter, send_recv in a step"
+        rate = figures.pop("bytes_per_s")
         fabric = {
             "kind": "switch",
             "device_bytes_per_s": _quantity(rate, how, text, error=error),
             "efficiency": _quantity(1, how, "the rate is itself a collective's", error=error),
-            "latency_s": _quantity(latency, how, text, error=error),
+            **{name: _quantity(value, how, text, error=error) for name, value in figures.items()},
         }
     return {
         "num_devices": count,
@@ -163,50 +172,46 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _links(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """Fit latency and bandwidth to the collectives by the planner's formulas; also the error."""
+def _links(rows: list[dict[str, Any]], runtime: str) -> tuple[dict[str, float], float]:
+    """Fit latencies, rate and relative rates to collectives by the planner's formulas; the error.
+
+    On a CPU with one protocol that takes a while to start, on other devices with those of NCCL.
+    """
     used = [row for row in rows if row["name"] in _FITTED and "in_step_s" in row]
     if not used:
         raise PlannerError("no collectives were measured; calibrate two or more devices")
-    low, high = np.log(1e-7), np.log(1e-1)
-    slow, fast = np.log(1e6), np.log(1e13)
-    best = (np.inf, 0.0, 0.0)
-    for _ in range(6):
-        grid = np.meshgrid(np.linspace(low, high, 25), np.linspace(slow, fast, 25))
-        errors = _fit_error(used, np.exp(grid[0]), np.exp(grid[1]))
-        place = np.unravel_index(int(np.argmin(errors)), errors.shape)
-        a, b = float(grid[0][place]), float(grid[1][place])
-        best = min(best, (float(errors[place]), a, b))
-        wide, tall = (high - low) / 8, (fast - slow) / 8
-        low, high, slow, fast = best[1] - wide, best[1] + wide, best[2] - tall, best[2] + tall
-    return float(np.exp(best[1])), float(np.exp(best[2])), best[0]
+    fastest_s = min(row["in_step_s"] for row in used)
+    first = {"latency_s": fastest_s, "bytes_per_s": max(r["bytes"] / r["in_step_s"] for r in used)}
+    first |= dict.fromkeys(_RELATIVE, 1.0) | ({"start_s": fastest_s} if runtime == "cpu" else {})
+    start = np.log(list(first.values()))
+
+    def error(logs: Any) -> float:
+        figures = dict(zip(first, np.exp(logs), strict=True))
+        formulas = [_FITTED[r["name"]](on_one_node(r["ranks"], figures), r["bytes"]) for r in used]
+        measured = [row["in_step_s"] for row in used]
+        return float(np.mean(np.abs(np.log(np.divide(formulas, measured)))))
+
+    # relative errors of times that span four decades have kinks: a search without derivatives
+    simplex = np.vstack([start, start + np.eye(len(start))])
+    options = {"initial_simplex": simplex, "maxfev": 4000}
+    best = optimizer().minimize(error, start, method="Nelder-Mead", options=options)
+    return dict(zip(first, np.exp(best.x).tolist(), strict=True)), float(best.fun)
 
 
-def _fit_error(rows: list[dict[str, Any]], latency: Any, rate: Any) -> Any:
-    """Mean |log(formula / measured)| at every (latency, rate)."""
-    total = np.zeros_like(latency)
-    for row in rows:
-        view = on_one_node(np.full(latency.shape, float(row["ranks"])), rate, latency)
-        total += np.abs(np.log(_FITTED[row["name"]](view, float(row["bytes"])) / row["in_step_s"]))
-    return total / len(rows)
-
-
-def on_one_node(size: Any, bytes_per_s: Any, latency_s: Any) -> GroupView:
-    """Network as seen by a group of ranks on one node."""
-    names = [field.name for field in fields(GroupView) if not field.name.endswith("_part")]
-    nothing = dict.fromkeys(names, np.zeros_like(size))
-    inside = {
-        "size": size,
-        "local": size,
-        "nodes": np.ones_like(size),
-        "local_bytes_per_s": bytes_per_s,
-        "neighbour_bytes_per_s": bytes_per_s,
-        "local_latency_s": latency_s,
-        "network_bytes_per_s": np.full_like(size, np.inf),
-        "reducing_part": np.ones_like(size),
-        "hop_bytes_per_s": np.full_like(size, np.inf),
-    }
-    return GroupView(**(nothing | inside))
+def on_one_node(ranks: int, figures: Mapping[str, float]) -> GroupView:
+    """Network as seen by all ranks of one node."""
+    size, rate = np.array(float(ranks)), np.array(figures["bytes_per_s"])
+    return replace(
+        unit_view(size),
+        local=size,
+        nodes=np.ones(()),
+        local_bytes_per_s=rate,
+        gathering_part=figures["all_gather"],
+        scattering_part=figures["reduce_scatter"],
+        neighbour_bytes_per_s=rate * figures["send_recv"],
+        local_latency_s=np.array(figures["latency_s"]),
+        protocols=(Protocol.single(figures["start_s"]),) if "start_s" in figures else PROTOCOLS,
+    )
 
 
 def toml_of(machine: Machine, comment: str) -> str:
