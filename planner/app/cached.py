@@ -10,6 +10,7 @@ from planner.app import link
 from planner.app.controls.page_job import PageJob
 from planner.app.draw import escape
 from planner.ask import QUESTIONS, Answer
+from planner.choose.jobs.probe import choose_probe
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, whole_training
 from planner.choose.plots import (
@@ -31,6 +32,7 @@ from planner.describe.machine.variants import take_devices
 from planner.describe.training.training_run import Training
 from planner.emitters import emit
 from planner.emitters.folder import zip_bytes
+from planner.emitters.probe_files import probe_files
 from planner.errors import LayoutError, PlannerError
 from planner.training.whole_training import WholeTraining
 from planner.units import counted
@@ -119,6 +121,16 @@ def files_of(job: PageJob, packed: str) -> tuple[bytes, str]:
     except PlannerError as refusal:
         return b"", refusal.plain
     return zip_bytes(files), ""
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def probe_of(job: PageJob, packed: str) -> bytes:
+    """Return a layout's probe as a ZIP archive, whose README says why if there are no runs."""
+    try:
+        files = probe_files(choose_probe(job, estimate_of(job, packed)))
+    except PlannerError as refusal:
+        files = {"README.md": f"No small runs: {refusal.plain}.\n"}
+    return zip_bytes(files)
 
 
 @st.cache_data(max_entries=64, show_spinner="Computing ...", hash_funcs=_HASH)

@@ -97,7 +97,9 @@ def labelled(lines: Iterable[AnswerLine]) -> str:
     return "  \n".join(f"**{escape(line.label)}:** {escape(line.plain)}" for line in lines)
 
 
-def download(label: str, data: str | bytes | Callable[[], str], name: str, key: str) -> None:
+def download(
+    label: str, data: str | bytes | Callable[[], str | bytes], name: str, key: str
+) -> None:
     """Draw a button that saves data as a file; a function is called when it is pressed."""
     ending = name.rpartition(".")[2]
     kind = f"{'text' if ending in ('csv', 'html') else 'application'}/{ending}"

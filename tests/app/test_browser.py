@@ -158,6 +158,11 @@ def test_downloads_parse_and_say_what_they_are(window: Callable[[], Any]) -> Non
         assert "#PBS" in files.read("job.sh").decode()
         written = json.loads(files.read("layout.json"))
     assert written["layout"] == plan["recommended"]["layout"]
+    name, path = got("Small runs to measure first (ZIP)")
+    assert name == "gpt2-polaris-1-probe.zip"
+    with zipfile.ZipFile(path) as files:
+        assert "#PBS" in files.read("job.sh").decode()
+        assert json.loads(files.read("1/layout.json"))["layout"]["dp"] <= 4
 
 
 def _drop(here: Any, name: str, data: bytes) -> None:

@@ -379,6 +379,10 @@ def _take_away(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
             archive, refusal = cached.files_of(job, link.of(shown))
             if archive:
                 download("Files to run it (ZIP)", archive, f"{name}-run.zip", "get_files")
+                probe = functools.partial(cached.probe_of, job, link.of(shown))
+                download(
+                    "Small runs to measure first (ZIP)", probe, f"{name}-probe.zip", "get_probe"
+                )
     if shown is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
         _with_files(plan, job)
