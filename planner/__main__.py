@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 
 def main() -> None:
@@ -11,7 +12,22 @@ def main() -> None:
     signal.signal(signal.SIGINT, _end)
     from planner.cli.program import main as run
 
-    run(owns_signals=True)
+    try:
+        run(owns_signals=True)
+    except SystemExit as ended:
+        if ended.code:
+            _leave_launcher(ended.code)
+        raise
+
+
+def _leave_launcher(code: str | int) -> None:
+    """End a failed rank of torchrun, mpiexec or srun, which would wait for peers that are gone."""
+    from planner.validate.ranks.rank import is_launched
+
+    if is_launched():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(code))
 
 
 def _end(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Tables: result records as CSV, pandas or polars data frames, and formatted cells.
+"""Tables: result records as CSV, pandas data frames, and formatted cells.
 
 A result lists its tables in `tables()`. `planner.show` registers a page for every type of result
 with `page`: notebooks show it as HTML, `planner.show.terminal` prints it.
@@ -14,16 +14,12 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from planner.errors import PlannerError, shorten
 
 if TYPE_CHECKING:
     import pandas
-    import polars
-
-Library = Literal["pandas", "polars"]
-"""Supported data frame libraries."""
 
 Record = dict[str, Any]
 """One row: numbers, strings and booleans by column name; a name ends in its unit."""
@@ -102,34 +98,15 @@ class Table:
         """Write the records as CSV; empty if there are none."""
         return csv_text(self.names, self.records) if self.records else ""
 
-    @overload
-    def to_frame(self, library: Literal["pandas"] = ...) -> pandas.DataFrame: ...
-
-    @overload
-    def to_frame(self, library: Literal["polars"]) -> polars.DataFrame: ...
-
-    def to_frame(self, library: Library = "pandas") -> Any:
-        """Return the records as a data frame with a column for every key.
-
-        In pandas, an integer column with missing values becomes `Int64`, or Python integers if one
-        exceeds 64 bits: none is rounded. Raises PlannerError if the library is not installed.
-        """
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the records as a pandas frame; integers beside missing values are not rounded."""
         names = self.names
         rows = [{name: record.get(name) for name in names} for record in self.records]
-        if library not in ("pandas", "polars"):
-            raise PlannerError(
-                f"library = {shorten(str(library))!r} makes no frames; use pandas or polars"
-            )
         try:
-            if library == "polars":
-                import polars
-
-                # infer column types from all rows
-                return polars.DataFrame(rows, infer_schema_length=None)
             import pandas
         except ImportError:
             raise PlannerError(
-                f"a frame needs {library}, which is not installed; run pip install {library}"
+                "a frame needs pandas, which is not installed; run pip install pandas"
             ) from None
         frame = pandas.DataFrame(rows)
         for name in names:
@@ -220,19 +197,9 @@ class Tabular(NotebookView, Generic[T]):
         """Return the records of a table, by default the first."""
         return list(self.table(table).records)
 
-    @overload
-    def to_frame(
-        self, table: T | None = None, *, library: Literal["pandas"] = "pandas"
-    ) -> pandas.DataFrame: ...
-
-    @overload
-    def to_frame(
-        self, table: T | None = None, *, library: Literal["polars"]
-    ) -> polars.DataFrame: ...
-
-    def to_frame(self, table: T | None = None, *, library: Library = "pandas") -> Any:
-        """Return a table, by default the first, as a pandas or polars data frame."""
-        return self.table(table).to_frame(library)
+    def to_frame(self, table: T | None = None) -> pandas.DataFrame:
+        """Return a table, by default the first, as a pandas data frame."""
+        return self.table(table).to_frame()
 
 
 _PAGES = "planner.show.pages"
@@ -252,12 +219,11 @@ def read_page(value: object) -> list[Block]:
 
 
 def html(value: object) -> str:
-    """Write a result or a description as HTML for a notebook.
-
-    It has no scripts and no colours: the notebook's theme applies. All text is escaped.
-    """
+    """Write a result or a description as HTML for a notebook, in the colours of its theme."""
     parts = []
-    for tables, blocks in itertools.groupby(read_page(value), _is_open_table):
+    for tables, blocks in itertools.groupby(
+        read_page(value), lambda block: isinstance(block, Table) and not block.folded
+    ):
         inner = "".join(map(_block_html, blocks))
         parts.append(f'<div style="{_SIDE_BY_SIDE}">{inner}</div>' if tables else inner)
     return f'<div style="overflow-x:auto">{"".join(parts)}</div>'
@@ -266,10 +232,6 @@ def html(value: object) -> str:
 _LEFT = "text-align:left;vertical-align:top"
 _RIGHT = "text-align:right;vertical-align:top;white-space:nowrap"
 _SIDE_BY_SIDE = "display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start"
-
-
-def _is_open_table(block: Block) -> bool:
-    return isinstance(block, Table) and not block.folded
 
 
 def _block_html(block: Block) -> str:

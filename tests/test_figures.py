@@ -16,6 +16,7 @@ import planner
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned, learn_from_text
 from planner.units import format_bytes, format_seconds
+from tests.contrast import contrast
 from tests.test_architecture import PACKAGE
 
 go = pytest.importorskip("plotly.graph_objects", reason="no plotly")
@@ -115,8 +116,6 @@ def test_the_curve_of_a_question_has_its_rows() -> None:
 
 
 def test_words_and_lines_can_be_seen_on_light_and_dark_pages(answer: planner.Plan) -> None:
-    from planner.show.figures.palette import contrast
-
     figure = planner.figures.waterfall(answer)
     assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
     for ground in ("#FFFFFF", "#111111"):

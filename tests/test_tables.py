@@ -1,4 +1,4 @@
-"""Tables: conversion of records to pandas and polars, and CSV of the command line."""
+"""Tables: conversion of records to pandas, and CSV of the command line."""
 
 from __future__ import annotations
 
@@ -57,28 +57,22 @@ def test_figures_of_a_frame_are_those_of_the_estimate(answer: planner.Plan) -> N
     assert sums["host memory"] == pytest.approx(best.host_memory_bytes["total"])
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1])
-def test_whole_numbers_beside_a_missing_one_stay_what_they_are(number: int, library: Any) -> None:
-    pytest.importorskip(library)
+def test_whole_numbers_beside_a_missing_one_stay_what_they_are(number: int) -> None:
     rows: list[dict[str, Any]] = [{"count": number}, {"count": None}, {"count": 1}, {}]
-    found = Table(tuple(rows)).to_frame(library)["count"]
+    found = Table(tuple(rows)).to_frame()["count"]
     held = [None if value is None or value is pandas.NA else int(value) for value in found]
     assert held == [number, None, 1, None]
-    if library == "pandas":
-        assert str(found.dtype) == ("Int64" if -(2**63) <= number < 2**63 else "object")
-        assert found.isna().sum() == 2
+    assert str(found.dtype) == ("Int64" if -(2**63) <= number < 2**63 else "object")
+    assert found.isna().sum() == 2
 
 
 @pytest.mark.parametrize("table", ["ranked", "strategies", "alternatives", "dropped"])
-def test_polars_holds_what_pandas_holds(answer: planner.Plan, table: Any) -> None:
-    pytest.importorskip("polars", reason="no polars")
-    one, other = answer.to_frame(table), answer.to_frame(table, library="polars")
-    assert list(one.columns) == other.columns
-    for name in other.columns:
+def test_frames_hold_what_records_hold(answer: planner.Plan, table: Any) -> None:
+    frame = answer.to_frame(table)
+    for name in frame.columns:
         values = [row.get(name) for row in answer.records(table)]
-        assert other[name].to_list() == values, name
-        assert [None if pandas.isna(value) else value for value in one[name]] == values, name
+        assert [None if pandas.isna(value) else value for value in frame[name]] == values, name
 
 
 def test_tables_of_a_plan_say_what_the_plan_says(answer: planner.Plan) -> None:
@@ -126,27 +120,22 @@ def test_runs_that_were_learned_from_are_rows() -> None:
     assert len(learned.to_frame("refused")) == len(learned.refused) == 1
 
 
-def test_an_unknown_table_or_library_is_said(answer: planner.Plan) -> None:
+def test_an_unknown_table_is_said(answer: planner.Plan) -> None:
     with pytest.raises(PlannerError, match="use one of ranked, strategies, alternatives, dropped"):
-        answer.to_frame("best")  # type: ignore[call-overload]
-    with pytest.raises(PlannerError, match="use pandas or polars"):
-        answer.to_frame(library="arrow")  # type: ignore[call-overload]
+        answer.to_frame("best")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_missing_library_is_said_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, library: Any
-) -> None:
+def test_a_missing_library_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == library:
+        if name.partition(".")[0] == "pandas":
             raise ImportError(name)
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(PlannerError, match=f"run pip install {library}$"):
-        Table(({"a": 1},)).to_frame(library)
+    with pytest.raises(PlannerError, match=r"run pip install pandas$"):
+        Table(({"a": 1},)).to_frame()
 
 
 def test_rows_that_differ_share_their_columns() -> None:

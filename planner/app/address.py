@@ -202,10 +202,7 @@ def _apply_widgets(before: Query) -> tuple[Query, set[str]]:
 
 
 def keep_undrawn() -> None:
-    """Keep the values of widgets that this run did not draw; called after the page is drawn.
-
-    Streamlit would fall back on values from before their last change.
-    """
+    """Keep values of widgets that this run did not draw: Streamlit would use older ones."""
     for key, value in st.session_state[_SHOWN].items():
         # refused for a widget that is drawn
         with contextlib.suppress(StreamlitAPIException):

@@ -67,3 +67,10 @@ class Answer(Tabular[Literal["rows"]]):
     def to_csv(self) -> str:
         """Return the rows as CSV text, with every column that any row has."""
         return self.table().to_csv()
+
+
+def interval_names(name: str) -> tuple[str, str]:
+    """Return the names of the columns with the ends of a column's interval."""
+    unit = next((unit for unit in ("_s", "_bytes") if name.endswith(unit)), "")
+    stem = name.removesuffix(unit)
+    return f"{stem}_low{unit}", f"{stem}_high{unit}"

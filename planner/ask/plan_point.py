@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from planner.ask.answer import Row
+from planner.ask.answer import Row, interval_names
 from planner.choose.jobs.alternatives import search_headline
 from planner.choose.jobs.job_search import JobCandidates
 from planner.choose.jobs.job_spec import JobSpec
@@ -230,9 +230,7 @@ def _infeasible_reason(parts: Iterable[Candidates]) -> str:
 
 def with_interval(column: str, value: float, ends: Sequence[float]) -> Row:
     """Return a column with its interval's ends; `_low` and `_high` go before the unit."""
-    unit = next((unit for unit in ("_s", "_bytes") if column.endswith(unit)), "")
-    stem, (low, high) = column.removesuffix(unit), ends
-    return {column: value, f"{stem}_low{unit}": low, f"{stem}_high{unit}": high}
+    return {column: value, **dict(zip(interval_names(column), ends, strict=True))}
 
 
 def estimate_row(estimate: Estimate) -> Row:

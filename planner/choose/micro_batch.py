@@ -17,11 +17,7 @@ from planner.errors import LayoutError
 def best_micro_batch(
     model: Model, machine: Machine, layout: Layout, workload: Workload, framework: Framework | None
 ) -> Layout:
-    """Return the layout with the micro-batch of the shortest step, safe in memory if possible.
-
-    Tried: powers of two that divide the sequences of a replica; if none fits, the one that takes
-    the least memory. Layouts without a legal micro-batch are returned as they are.
-    """
+    """Return the layout with the micro-batch of the shortest step, safe in memory if possible."""
     estimates: list[Estimate] = []
     per_replica, size = layout.micro_batch * layout.grad_accumulation, 1
     while per_replica % size == 0:

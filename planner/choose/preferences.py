@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from planner.describe.base import Count, Description, Factor, Quantity, Rate, Share
 from planner.describe.files import read_toml
 from planner.errors import DescriptionError, shorten, shorten_path
@@ -17,25 +15,16 @@ VARIABLE = "PLANNER_PREFERENCES"
 _DEFAULTS = Path(__file__).with_name("preferences.toml")
 
 
-class Effort(Quantity):
-    """Work to set up a run (1: tensor parallelism) or to change it (1: a flag)."""
-
-    value: float = Field(ge=0, le=100)
-    """Effort: an order of preference, not a measurement."""
+class Effort(Quantity, ge=0, le=100):
+    """Work to set up a run (1: tensor parallelism) or to change it (1: a flag), as a preference."""
 
 
-class Gain(Factor):
+class Gain(Factor, ge=1, le=100):
     """Ratio above which an option is worth its cost."""
 
-    value: float = Field(ge=1, le=100)
-    """Ratio."""
 
-
-class Parameters(Quantity):
+class Parameters(Quantity, ge=0, le=1e15):
     """Size of a model."""
-
-    value: float = Field(ge=0, le=1e15)
-    """Parameters."""
 
 
 class RecommendationPreferences(Description):

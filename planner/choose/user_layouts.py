@@ -45,10 +45,7 @@ def complete_layout(
     framework: str | Framework | None = None,
     tuned: bool = False,
 ) -> CompletedLayout:
-    """Complete a layout from files and the user's fields; the user's fields take precedence.
-
-    A `tuned` layout gets the best micro-batch for a global batch that is stated without one.
-    """
+    """Complete a layout from files and the user's fields; `tuned` chooses the micro-batch, too."""
     files = configuration or Configuration((), ())
     values, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
     notes = [*files.notes, *override_notes, *_delegation_notes(files, values)]

@@ -1,9 +1,4 @@
-"""Settings: defaults of the command line from a user's and a project's file, and `planner config`.
-
-The user's file is `~/.config/planner/settings.toml` (or PLANNER_SETTINGS), the project's is
-`planner.toml` in the working folder or the nearest folder above it. The project's values come
-first. Paths are relative to the file that states them.
-"""
+"""Settings: defaults of the command line from the user's and the project's file."""
 
 import functools
 import json

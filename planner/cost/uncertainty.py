@@ -106,13 +106,7 @@ def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike)
     """
     if scenario.experience.memory is not None:
         spread = memory_outlook(scenario, layouts).spread
-        return _gaussian_tail(np.log(room) / np.reshape(spread, np.shape(room)))
+        deviations = np.log(room) / np.reshape(spread, np.shape(room))
+        return np.vectorize(math.erfc, otypes=[float])(deviations / math.sqrt(2)) / 2
     memory_class_of = memory_classes()[memory_class(scenario.framework)]
     return 1 - np.interp(np.log(room), np.log(memory_class_of.ratios), memory_class_of.parts)
-
-
-def _gaussian_tail(values: Float) -> Float:
-    """Probability that a standard Gaussian exceeds values [1]."""
-    return np.array([math.erfc(v / math.sqrt(2)) / 2 for v in np.ravel(values)]).reshape(
-        np.shape(values)
-    )

@@ -76,75 +76,50 @@ class Quantity(Description):
     error: float = Field(ge=0, default=0.0)
     """Mean relative error of the fit that gave the number; widens intervals."""
 
+    def __init_subclass__(cls, **bounds: Any) -> None:
+        """Bound the value, with the arguments of pydantic's `Field`."""
+        limited = Annotated[float, Field(**bounds)]
+        cls.__annotations__ = {**inspect.get_annotations(cls), "value": limited}
 
-class Fraction(Quantity):
+
+class Fraction(Quantity, ge=1e-6, le=1):
     """A fraction above zero, at most one."""
 
-    value: float = Field(ge=1e-6, le=1)
-    """Fraction of 1."""
 
-
-class Share(Quantity):
+class Share(Quantity, ge=0, le=1):
     """A fraction from zero to one."""
 
-    value: float = Field(ge=0, le=1)
-    """Fraction of 1."""
 
-
-class Factor(Quantity):
+class Factor(Quantity, ge=0.01, le=100):
     """A ratio of two quantities in the same unit."""
 
-    value: float = Field(ge=0.01, le=100)
-    """Ratio."""
+
+class ByteCount(Quantity, ge=0, le=1e12):
+    """Memory of a program or a library [B]."""
 
 
-class ByteCount(Quantity):
-    """Memory of a program or a library."""
-
-    value: float = Field(ge=0, le=1e12)
-    """Bytes [B]."""
+class Memory(Quantity, ge=1e8, le=1e15):
+    """Capacity of a memory [B]."""
 
 
-class Memory(Quantity):
-    """Capacity of a memory."""
-
-    value: float = Field(ge=1e8, le=1e15)
-    """Bytes [B]."""
+class Storage(Quantity, ge=1e6, le=1e21):
+    """Capacity of a disk or a file system [B]."""
 
 
-class Storage(Quantity):
-    """Capacity of a disk or a file system."""
-
-    value: float = Field(ge=1e6, le=1e21)
-    """Bytes [B]."""
+class Rate(Quantity, ge=1e6, le=1e18):
+    """Bytes or operations per second [B/s] or [FLOP/s]."""
 
 
-class Rate(Quantity):
-    """Bytes or operations per second."""
-
-    value: float = Field(ge=1e6, le=1e18)
-    """Rate [B/s] or [FLOP/s]."""
+class Duration(Quantity, ge=0, le=1):
+    """A latency below one second [s]."""
 
 
-class Duration(Quantity):
-    """A latency below one second."""
-
-    value: float = Field(ge=0, le=1)
-    """Time [s]."""
+class Power(Quantity, ge=1, le=1e6):
+    """Power of a device or a node [W]."""
 
 
-class Power(Quantity):
-    """Power of a device or a node."""
-
-    value: float = Field(ge=1, le=1e6)
-    """Power [W]."""
-
-
-class Count(Quantity):
+class Count(Quantity, ge=1, le=1e6, multiple_of=1):
     """A whole number, at least one."""
-
-    value: float = Field(ge=1, le=1e6, multiple_of=1)
-    """Count."""
 
 
 BytesPerElement = Annotated[float, Field(ge=0, le=64)]

@@ -26,10 +26,7 @@ def emit(
     account: str = "",
     benchmark: bool = False,
 ) -> dict[str, str]:
-    """Return files (name to text) that run a plan's recommended layout, or its `rank`-th.
-
-    `rank` may also be an estimate of the plan's job.
-    """
+    """Return files (name to text) of a plan's recommended or `rank`-th layout, or an estimate."""
     # imported late: most plans write no files
     from planner.emitters.batch_job import BatchJob
     from planner.emitters.files import files_of

@@ -48,10 +48,7 @@ class Recognised:
 
 
 def recognise(data: bytes, name: str, columns: Mapping[str, str] | None = None) -> Recognised:
-    """Recognise a file; raises PlannerError, in one sentence with the file's name alone.
-
-    `columns` gives the column of a figure of a log, as `read_log` takes it.
-    """
+    """Recognise a file, with columns as `read_log` takes them; PlannerError in one sentence."""
     name = _safe(name)
     if not data.strip():
         raise LogError(f"{name} is empty; give the log of a run that made some steps")

@@ -137,11 +137,7 @@ _JOB = operator.attrgetter(
 
 
 def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
-    """Measured time of our pick for a job over the best measured, minus one; and whether it failed.
-
-    Our pick is the fastest layout by estimate among those estimated to fit (all, if none does);
-    layouts likely to stall rank last. If it was not timed, the best-ranked timed layout counts.
-    """
+    """Measured time of our pick over the best measured, minus one; and whether it failed."""
     times: dict[Layout, list[float]] = {}
     for item in items:
         if item.run.step_time_s is not None:

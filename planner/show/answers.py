@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.ask.answer import Answer, Row
+from planner.ask.answer import Answer, Row, interval_names
 from planner.choose.verdicts.answer_lines import percent_chance
 from planner.describe.files import read_toml
 from planner.tables import Block, Column, Line, Notes, Table, page
@@ -75,13 +75,6 @@ def _base(name: str) -> str:
             if name.endswith(end + unit):
                 return name.removesuffix(end + unit) + unit
     return name
-
-
-def interval_names(name: str) -> tuple[str, str]:
-    """Return the names of the columns with the ends of a column's interval."""
-    unit = next((unit for unit in ("_s", "_bytes") if name.endswith(unit)), "")
-    stem = name.removesuffix(unit)
-    return f"{stem}_low{unit}", f"{stem}_high{unit}"
 
 
 def _cell(row: Row, name: str) -> str:

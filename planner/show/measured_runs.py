@@ -170,10 +170,7 @@ def main(
     console: Console | None = None,
     measured: Sequence[Path] = (),
 ) -> int:
-    """Score the runs of a CSV and print the result; return 0, or 3 if rows were refused.
-
-    Estimates are corrected by the runs of the files `measured`, which are not scored.
-    """
+    """Score the runs of a CSV and print the result; return 0, or 3 if rows were refused."""
     keys = tuple(filter(None, map(str.strip, group_by))) or ("source",)
     for key in keys:
         if key not in GROUP_KEYS:
@@ -269,13 +266,10 @@ def _time_table(groups: Sequence[Group], group_title: str) -> Table:
         ("job_rank_correlation", "rank in job", "{:.2f}".format),
         ("regret", "regret", _percent),
     )
-    worst = Column("group", "worst row", _worst_text, min_width=14)
+    error = functools.partial(_group_text, "worst_error", _signed_percent)
+    worst = Column("group", "worst row", lambda g: f"{g.worst_row} {error(g)}", min_width=14)
     records = tuple({"group": group} for group in groups if group.num_times)
     return Table(records, "Step time", (*columns, worst))
-
-
-def _worst_text(group: Group) -> str:
-    return f"{group.worst_row} {_group_text('worst_error', _signed_percent, group)}"
 
 
 def _memory_table(groups: Sequence[Group], group_title: str) -> Table:

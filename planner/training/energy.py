@@ -46,11 +46,7 @@ class NodePower:
 
 
 def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower | None:
-    """Power of a node in training [W]; None if neither the node nor its devices state one.
-
-    Left out: utilisation of the devices by this job, switches, storage, cooling (`energy_kwh`).
-    arXiv:2506.14551; arXiv:2412.08602; training.md#energy.
-    """
+    """Power of a node, arXiv:2506.14551, arXiv:2412.08602; None if no rating is stated [W]."""
     if stated_watts is not None:
         low, high = (1 - _METER_ERROR) * stated_watts, (1 + _METER_ERROR) * stated_watts
         return NodePower(stated_watts, low, high, "as stated")

@@ -4,14 +4,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from planner.errors import PlannerError, shorten_path
+from planner.errors import INTERRUPTED, shorten_path
 from planner.validate.train.strategies import STRATEGIES
-
-WRONG_USE, INTERRUPTED = 2, 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 World = Annotated[int, typer.Option(help="Ranks (ignored under a launcher).")]
@@ -21,8 +19,6 @@ Limit = Annotated[
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Check estimates with real torch.",
@@ -151,7 +147,8 @@ def run_command(
     try:
         results = run(options)
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+        print("planner: interrupted", file=sys.stderr, flush=True)
+        return INTERRUPTED
     if results is not None:
         print(json.dumps(results, indent=1) if as_json else run_text(results))
     return exit_code(results)
@@ -219,27 +216,3 @@ def calibrate_command(
 def _progress(rank: int, text: str) -> None:
     if not rank:
         print(text, file=sys.stderr, flush=True)
-
-
-def _say(message: str, code: int) -> int:
-    print(f"planner: {message}", file=sys.stderr, flush=True)
-    return code
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run `python -m planner.validate`; return its exit code. Wrong use prints one sentence."""
-    command: Any = typer.main.get_command(app)
-    name = "python -m planner.validate"
-    words = sys.argv[1:] if arguments is None else arguments
-    try:
-        code = command(words or ["--help"], prog_name=name, standalone_mode=False)
-    except PlannerError as error:
-        return _say(str(error), WRONG_USE)
-    except typer.Abort:
-        return _say("interrupted", INTERRUPTED)
-    except Exception as error:
-        # usage errors of the command-line library, whose class is not public
-        if not hasattr(error, "format_message"):
-            raise
-        return _say(f"{error.format_message()} (`{name} --help` shows the options)", WRONG_USE)
-    return code if isinstance(code, int) else 0

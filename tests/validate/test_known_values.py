@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner import load_model
 from planner.describe.layout import Layout
-from planner.validate.measure.collective_times import alpha_beta, relative_least_squares
 from planner.validate.ranks.rank import external_rank, is_launched
 from planner.validate.sharding.attention import alibi_slopes
 from planner.validate.sharding.recorders import Direction, Phase
@@ -13,20 +12,6 @@ from planner.validate.trace.limits import load_transformer
 from planner.validate.train.expected import wire_bytes
 from planner.validate.train.strategies import spread_of, strategies_on
 from planner.validate.train.tasks import reduced
-
-
-def test_relative_least_squares() -> None:
-    c, mape = relative_least_squares([[1, 0], [1, 10], [1, 1000]], [2, 7, 502])
-    assert ([round(float(x), 6) for x in c], round(mape, 9)) == ([2.0, 0.5], 0.0)
-
-
-def test_alpha_beta() -> None:
-    fit = alpha_beta([1e3, 1e5, 1e7], [1.01e-4, 2e-4, 1.01e-2])
-    assert (round(fit.alpha_s * 1e6), round(fit.bytes_per_s / 1e9, 3), fit.mape < 1e-6) == (
-        100,
-        1.0,
-        True,
-    )
 
 
 def test_is_launched() -> None:

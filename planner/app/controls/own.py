@@ -108,10 +108,7 @@ _NOT_CARRIED = "buckets and overlap are the framework's defaults here, not those
 def query_of_files(
     files: Configuration, job: PageJob, log: RunLog | None = None
 ) -> tuple[address.Query, tuple[str, ...]]:
-    """Return the query for the job in configuration files, and notes.
-
-    The run's log, if any, fills gaps, then `job`.
-    """
+    """Return the query for the job in files, and notes; the run's log fills gaps, then `job`."""
     stated_fields = {*files.layout, *files.workload, *files.usual}
     workload = {k: v for k, v in dict(job.workload).items() if k not in stated_fields}
     logged = logged_workload(log, job) if log else {}

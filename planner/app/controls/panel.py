@@ -46,10 +46,7 @@ _MAX_DEVICES = 1024
 
 
 def controls(request: PageRequest, beside: Any = None) -> PageJob | None:
-    """Draw the controls and return the job; None, with a message, if it is invalid.
-
-    A narrow column `beside` the answer takes the first controls, two to a row.
-    """
+    """Draw the controls, the first `beside` the answer; return the job, None if it is invalid."""
     box = st.container(border=beside is None)
     with beside or box, st.container(key=ROW):
         st.html(CONTENT)

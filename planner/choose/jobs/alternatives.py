@@ -168,8 +168,7 @@ def _search_ways(
 
 
 def _can_keep_up(neighbour: JobSpec, ways: Sequence[_Way]) -> bool:
-    """Whether a job may train as many tokens a second as the best so far, if all it does is to
-    compute; on far fewer devices it may not, and is not searched."""
+    """True if a job that only computed would train as many tokens a second as the best so far."""
     best = max(ways, key=lambda way: way.worth).alternative
     share = neighbour.num_devices / best.devices
     is_small = best.global_batch < best.devices  # fewer devices then have larger kernels
@@ -178,8 +177,7 @@ def _can_keep_up(neighbour: JobSpec, ways: Sequence[_Way]) -> bool:
 
 
 def _first(job: JobSpec, ways: Sequence[_Way]) -> _Way:
-    """The way to run: of those about as fast as the fastest the one with the fewest devices, then
-    the job as asked."""
+    """Choose from those about as fast as the fastest: the fewest devices, then the job as asked."""
     eligible = [way for way in ways if _may_lead(job, way.alternative, ways[0].alternative)]
     limit = eligible[0].worth / preferences().offers.change_gain.value
     about_as_good = [way for way in eligible if way.worth >= limit]
@@ -207,10 +205,7 @@ def of_kind(alternatives: Sequence[Alternative], kind: Kind) -> list[Alternative
 
 
 def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
-    """State from which node count on a job wastes nodes; empty if it computes most of the time.
-
-    Nodes are halved while twice as many train hardly more tokens per second.
-    """
+    """State from which node count on a job wastes nodes; empty if it computes most of the time."""
     offers = preferences().offers
     if best is None or _computing_share(best) >= offers.computing_share.value:
         return ""

@@ -146,8 +146,7 @@ def framework_notes(job: JobSpec, searched: Collection[str]) -> list[str]:
 
 
 def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
-    """Name the layout of a framework whose code does not build the model that would be notably
-    faster than the recommended one; empty if there is none, or if the job names its frameworks."""
+    """Name the notably faster layout of a framework that cannot build the model; empty if none."""
     if best is None or job.frameworks or job.workload.adapted:
         return ""
     model, workload = job.model, job.workload

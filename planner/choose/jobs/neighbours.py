@@ -20,10 +20,7 @@ _MOST_COUNTS = 3
 
 
 def neighbours(job: JobSpec, best: Estimate | None) -> Iterator[tuple[Kind, JobSpec]]:
-    """Yield the neighbours of a job whose best layout is `best`, those on all its nodes first.
-
-    Fewer nodes and another batch keep a sequence that divides well.
-    """
+    """Yield the neighbours of a job whose best layout is `best`, those on all its nodes first."""
     even = with_even_length(job)
     if even is not job:
         yield "sequence", even
@@ -69,10 +66,7 @@ def uneven(ranks: int, batch: int) -> int:
 
 
 def _fewer(nodes: int, fewest: int, devices: int, batch: int) -> list[int]:
-    """Node counts from `fewest`: the next smaller one, and those that divide a batch better.
-
-    Of these the largest, or with fewer sequences than devices those that divide it best.
-    """
+    """Node counts from `fewest`: the next smaller one, and those that divide a batch better."""
     has_few = batch < nodes * devices
 
     def parts(count: int) -> int:
@@ -100,10 +94,7 @@ def nearest_batches(batch: int, ranks: int) -> list[int]:
 
 
 def nearby_batches(job: JobSpec, fits: bool = True) -> list[int]:
-    """Batches that divide evenly over nodes or devices, nearest first.
-
-    They are at most a quarter away if the job `fits`, else any.
-    """
+    """Batches that divide over nodes or devices, nearest first; only near ones if it `fits`."""
     world, batch = job.num_devices, job.workload.global_batch
     counts = {_ranks_with_sequence(job.nodes, batch), _ranks_with_sequence(world, batch)}
     if not fits:
@@ -113,10 +104,7 @@ def nearby_batches(job: JobSpec, fits: bool = True) -> list[int]:
 
 
 def nearest_multiples(batch: int, ranks: int, limited: bool = True) -> list[int]:
-    """The nearer multiple of `ranks`, if it is near enough; without limit both multiples.
-
-    The farther one is as good as the nearer, unless nothing fits.
-    """
+    """The nearer multiple of `ranks`, if it is near enough; without limit both multiples."""
     sizes = sorted(nearest_batches(batch, ranks), key=lambda size: (abs(size - batch), size))
     most = preferences().offers.batch_change.value * batch
     return [size for size in sizes[:1] if abs(size - batch) <= most] if limited else sizes

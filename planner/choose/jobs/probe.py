@@ -83,10 +83,7 @@ class Probe:
 
 
 def choose_probe(job: JobSpec, target: Estimate) -> Probe:
-    """Choose small runs by the variance that each removes for its node-hours, the best first.
-
-    Raises PlannerError if no small run fits the machine or none narrows the interval.
-    """
+    """Choose small runs by the variance that each removes per node-hour, or raise PlannerError."""
     prior, experience = priors().step_time, job.experience.step_time
     wanted, chosen = _traits(job, target), list[ProbeRun]()
     measured = [] if experience is None else [experience.traits]

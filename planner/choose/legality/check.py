@@ -162,10 +162,7 @@ def legal(
     columns: Collection[str],
     checked: frozenset[str] = frozenset(),
 ) -> tuple[Mask, dict[str, int]]:
-    """Check layouts by every rule that reads only these columns, and count failures by reason.
-
-    Rules that read only `checked` columns were checked before.
-    """
+    """Check layouts by the rules on these columns but `checked` ones; count failures by reason."""
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
     for rule in RULES:

@@ -26,10 +26,7 @@ _MOST = 0.999
 def expected_time_s(
     scenario: Scenario, estimates: Estimates, without: Collection[str] = ()
 ) -> Float:
-    """Step times multiplied by the factors of every cause but those in `without` [s].
-
-    recommendation.md#recommended.
-    """
+    """Step times multiplied by the factors of every cause but those in `without` [s]."""
     layouts, risk = estimates.layouts, estimates.out_of_memory_probability
     if not len(layouts):
         return np.zeros(0)
@@ -48,11 +45,7 @@ def factors_of(scenario: Scenario, estimate: Estimate) -> dict[str, float]:
 def time_factors(
     scenario: Scenario, layouts: Layouts, risk: Float, parts_s: Mapping[str, ArrayLike]
 ) -> dict[str, Float]:
-    """Factors on the step time by cause; `risk` is the chance to run out of memory [1].
-
-    A start that runs out of memory is repeated, p / (1 - p) times on average; a chance that counts
-    as safe costs nothing.
-    """
+    """Factors on the step time by cause; `risk` is the chance to run out of memory [1]."""
     policy = preferences().recommendation
     risk = np.clip(risk - policy.out_of_memory_risk.value, 0.0, _MOST)
     rare, offload = policy.uncommon_slowdown.value, 1 + policy.offload_slowdown.value

@@ -108,8 +108,7 @@ def recommend(
 def recommend_sensible(
     candidates: Iterable[Candidates], tolerance: float | None = None
 ) -> Estimate | None:
-    """Choose a safe layout in common use, where that is at most `uncommon_slowdown` times slower
-    than the recommended of all; else that."""
+    """Choose a safe, common layout, unless it is `uncommon_slowdown` times slower than the best."""
     parts = list(candidates)
     best = recommend(parts, tolerance)
     sensible = recommend(parts, tolerance, allowed=is_sensible)
@@ -126,8 +125,7 @@ _SAFER, _BOLDER = (2.0, 2.5, 4.0, 8.0, 16.0), (0.5, 0.25)
 def trade_offs(
     candidates: Iterable[Candidates], tolerance: float | None = None
 ) -> tuple[Estimate, ...]:
-    """Layouts to choose among, from the safest and simplest to the fastest of all: each is faster
-    than the one before, and the recommended one is among them."""
+    """Layouts to choose among, from the safest to the fastest; the recommended is among them."""
     parts = list(candidates)
     recommended = recommend(parts, tolerance)
     if recommended is None:

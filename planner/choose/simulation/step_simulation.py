@@ -1,7 +1,7 @@
 """Simulate one step of a layout event by event, and compare it with the estimate."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,10 +20,10 @@ from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.uncertainty import memory_outlook
-from planner.describe.base import Description, Quantity
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import scale_fields
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
@@ -60,64 +60,33 @@ def find_bottlenecks(
         for stage in sorted(path_s, key=lambda stage: (-path_s[stage], stage))[:_MAX_STAGES]:
             faster = (*work[:stage], work[stage].faster(SPEEDUP), *work[stage + 1 :])
             bottlenecks.append(Bottleneck(f"stage {stage}", "stage", gain_s(faster)))
-    for name, speed_up in _LINKS.items():
-        machine = speed_up(scenario.machine)
+    for name, paths in _LINKS.items():
+        # devices without links of their own reach each other through the host
+        through_host = name == _INSIDE and scenario.machine.node.fabric.kind == "host"
+        paths += ("node.host_link_bytes_per_s.value",) * through_host
+        machine = scale_fields(scenario.machine, paths, 1 + SPEEDUP)
         if machine != scenario.machine:
             faster = stage_work(replace(scenario, machine=machine), layout, factor)
             bottlenecks.append(Bottleneck(name, "machine", gain_s(faster)))
     return tuple(sorted(bottlenecks, key=lambda bottleneck: -bottleneck.gain_s))
 
 
-def _faster(described: Description, *names: str) -> dict[str, Quantity]:
-    rates = {name: getattr(described, name) for name in names}
-    return {
-        name: rate.replaced(value=rate.value * (1 + SPEEDUP))
-        for name, rate in rates.items()
-        if rate is not None
-    }
-
-
-def _compute(machine: Machine) -> Machine:
-    peaks = machine.device.peak_flop_per_s
-    rates = {name: r.replaced(value=r.value * (1 + SPEEDUP)) for name, r in peaks.items()}
-    return machine.replaced(device=machine.device.replaced(peak_flop_per_s=rates))
-
-
-def _inside(machine: Machine) -> Machine:
-    fabric = machine.node.fabric
-    rates = ("pair_bytes_per_s", "device_bytes_per_s", "card_bytes_per_s", "socket_bytes_per_s")
-    wires = tuple(
-        wire.replaced(bytes_per_s=wire.bytes_per_s * (1 + SPEEDUP)) for wire in fabric.wires
-    )
-    wider = fabric.replaced(**_faster(fabric, *rates), wires=wires)
-    # devices without links of their own reach each other through the host
-    links = ("host_link_bytes_per_s",) if fabric.kind == "host" else ()
-    node = machine.node.replaced(fabric=wider, **_faster(machine.node, *links))
-    return machine.replaced(node=node)
-
-
-def _rates_of(section: str, *names: str) -> Callable[[Machine], Machine]:
-    """Make a function that raises rates of one section of a machine, if it has the section."""
-
-    def speed_up(machine: Machine) -> Machine:
-        described = getattr(machine, section)
-        if described is None:
-            return machine
-        return machine.replaced(**{section: described.replaced(**_faster(described, *names))})
-
-    return speed_up
-
-
-_LINKS: dict[str, Callable[[Machine], Machine]] = {
-    "peak FLOP/s of the device": _compute,
-    "memory bandwidth of the device": _rates_of("device", "memory_bytes_per_s"),
-    "links inside the node": _inside,
-    "links between the nodes of a domain": _rates_of("domain", "device_bytes_per_s"),
-    "network interfaces": _rates_of("node", "nic_bytes_per_s"),
-    "link to the host and its memory": _rates_of(
-        "node", "host_link_bytes_per_s", "host_memory_bytes_per_s"
+_INSIDE = "links inside the node"
+_LINKS = {
+    "peak FLOP/s of the device": ("device.peak_flop_per_s.*.value",),
+    "memory bandwidth of the device": ("device.memory_bytes_per_s.value",),
+    _INSIDE: (
+        *(f"node.fabric.{x}_bytes_per_s.value" for x in ("pair", "device", "card", "socket")),
+        "node.fabric.wires.*.bytes_per_s",
+    ),
+    "links between the nodes of a domain": ("domain.device_bytes_per_s.value",),
+    "network interfaces": ("node.nic_bytes_per_s.value",),
+    "link to the host and its memory": (
+        "node.host_link_bytes_per_s.value",
+        "node.host_memory_bytes_per_s.value",
     ),
 }
+"""Fields of a machine that are raised together, by name."""
 
 
 MOST_PASSES = 60_000

@@ -44,10 +44,7 @@ def answer_lines(plan: Plan) -> list[AnswerLine]:
 
 
 def short_answer(plan: Plan, estimate: Estimate | None = None) -> str:
-    """Answer in about fifteen words: does it fit, how, how fast, in how much memory.
-
-    The answer is for `estimate`, by default the recommended layout.
-    """
+    """Answer for an estimate or the recommended one: does it fit, how, how fast, how large."""
     estimate = estimate or plan.recommended
     if estimate is not None:
         fits = fit_word(estimate).replace(", but tight", " tightly")
@@ -191,8 +188,7 @@ NOTABLE = 0.005
 
 
 def fastest_gain(plan: Plan) -> str:
-    """Compare the fastest layout, and the fastest as safe as the recommended one, with that: the
-    time saved, and the rule that passes it over."""
+    """Say how much time the fastest layout saves, and which rule passes it over."""
     best, estimate = plan.best, plan.recommended
     if best is None or estimate is None or best.step_time_s >= estimate.step_time_s:
         return "No layout is faster." if estimate else ""

@@ -143,8 +143,7 @@ def _reference(
 def _completions(
     job: JobSpec, scenarios: Mapping[str, Scenario], fields: Mapping[str, Any]
 ) -> list[tuple[Scenario, Layout]]:
-    """Complete a partial layout: to the best that fits, else the closest to fitting, else in
-    every usual way."""
+    """Complete a partial layout: the best that fits, else the closest, else every usual one."""
     parts = _search(job, fields, most_changes=0)
     if (best := recommend(parts.values(), job.tolerance)) is not None:
         return [(scenarios.get(best.framework) or job.scenario_of(best), best.layout)]

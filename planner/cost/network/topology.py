@@ -230,10 +230,7 @@ def _network(machine: Machine, fewest: Int, nodes: Int) -> dict[str, Float]:
 
 
 def _through_domain(view: GroupView, domain: Domain, members: Int, fewest: Int) -> GroupView:
-    """View with a domain's links between nodes; `view`: over interfaces alone.
-
-    `members`: most ranks of the group in a domain; `fewest`: least on any node.
-    """
+    """View with a domain's links between nodes: `members`: most ranks in a domain."""
     size, linked = view.size, np.minimum(view.size, np.maximum(members, 1))
     islands, remote = np.ceil(size / linked), np.maximum(size - view.local, 1)
     leaves = islands > 1

@@ -74,12 +74,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
 
 
 def _sort(sizes: Sizes, moved: float) -> tuple[Pointwise, ...]:
-    """Second sort, by local expert, of the tokens that an all-to-all brings, and its way back.
-
-    NVIDIA Megatron-LM, core/transformer/moe/token_dispatcher.py, sort_chunks_by_idxs; torchtitan,
-    distributed/expert_parallel.py, _permute. DeepEP copies tokens to their experts once. Left out:
-    a rank with one expert, which sorts nothing.
-    """
+    """Second sort, by local expert, of tokens of an all-to-all (Megatron-LM's token_dispatcher)."""
     if sizes.kernels.transformers_blocks:
         return ()
     once = sizes.framework.communication.experts_once_per_node

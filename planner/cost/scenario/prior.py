@@ -122,8 +122,7 @@ class Prior(Description):
     """Publications with measured runs, by architecture and framework."""
 
     def effects(self, a: Traits, b: Traits) -> Float:
-        """Covariance (4, n, m) of the errors of a's computation, traffic, host time and offload
-        with log(measured / estimated) of b [1]."""
+        """Covariance (4, n, m) of a's errors by cause with log(measured / estimated) of b [1]."""
         machine = a.machine[:, None] == b.machine[None]
         framework = a.framework[:, None] == b.framework[None]
         rates = self.compute**2 + self.assumed_rate**2 * a.assumed_rate[:, None] * b.assumed_rate
@@ -168,8 +167,7 @@ class Prior(Description):
         )
 
     def variance_unmeasured(self, a: Traits) -> Float:
-        """Variance (n,) of log(measured / estimated) that a site has because few or no publications
-        measured its devices and framework [1]."""
+        """Variance (n,) that sites have because few publications measured their devices [1]."""
         pairs = list(zip(a.architecture.tolist(), a.framework.tolist(), strict=True))
         by_pair = {pair: self._variance_of_pair(*pair) for pair in set(pairs)}
         return np.array([by_pair[pair] for pair in pairs])

@@ -105,8 +105,7 @@ def _interleaved_in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
 
 
 def _interleaved_in_flight_by_chunk(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
-    """Passes of each chunk in flight when the activations of most layers are held. Shape (chunks,
-    ...)."""
+    """Passes in flight, by chunk, when most layers' activations are held. Shape (chunks, ...)."""
     in_flight_passes = np.rint(_interleaved_in_flight(p, v, m, stage) * v).astype(np.int64)
     chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
     layers = np.where(chunk < v, layers, 0.0)

@@ -209,8 +209,7 @@ def _dual_in_flight_by_chunk(p: Int, v: Int, m: Int, stage: Int, layers: Float) 
 
 
 def _dual_waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
-    """Passes held in the cool-down, and those deferred: it starts with p of chunk one and i + 1 of
-    chunk two, whose first i + 1 backward passes do not defer."""
+    """Passes held in the cool-down, p of chunk one and i + 1 of chunk two, and those deferred."""
     half, more = (stage + 1) // 2, (stage + 2) // 2
     return pair(p - half, half, layers), pair(more, half, layers)
 

@@ -56,7 +56,7 @@ _WRITTEN = re.compile(r"(?<!<)>\s*['\"]?([^\s'\";&|<>]+)")
 def _statements(script: str) -> Iterator[tuple[str, str]]:
     """Yield statements with their terminators: a line end, `;`, `&&`, `||`, `|` or `&`."""
     # a comment ends with its line, also behind a backslash
-    text = _bare_text(_without_documents(script)).replace("\\\n", " ")
+    text = _bare_text(_parted(script)[0]).replace("\\\n", " ")
     start = 0
     for index, sign in _bare(text):
         if index < start or sign not in "\n;&|":
@@ -118,10 +118,6 @@ def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
         elif not depth:
             yield index, sign
         index += 1
-
-
-def _without_documents(text: str) -> str:
-    return _parted(text)[0]
 
 
 def _parted(text: str) -> tuple[str, dict[str, str]]:
@@ -303,11 +299,11 @@ class _Script:
     def expanded(self, word: str) -> str:
         """Fill in the variables of a word, and remove its quotes."""
         parts = re.split(r"('[^']*')", word)
-        expanded = [p[1:-1] if p.startswith("'") else self._substituted(p) for p in parts]
+        expanded = [
+            p[1:-1] if p.startswith("'") else self.filled(p.replace('"', ""))[:_MOST_TEXT]
+            for p in parts
+        ]
         return "".join(expanded).replace("\\\n", " ").replace("\\", "")[:_MOST_TEXT]
-
-    def _substituted(self, text: str) -> str:
-        return self.filled(text.replace('"', ""))[:_MOST_TEXT]
 
     def filled(self, text: str, depth: int = 0) -> str:
         """Fill in variables and integer arithmetic; unknown ones stay as they are."""

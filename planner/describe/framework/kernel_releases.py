@@ -106,10 +106,7 @@ def product_fraction(device: Device, month: str) -> float:
 
 
 def attention_kernel(program: str, device: Device, month: str) -> AttentionKernel | None:
-    """Attention kernel that a program of a month uses on a device; None if none was measured there.
-
-    A kernel that was not released yet is replaced by the newest FlashAttention of the month.
-    """
+    """Attention kernel that a program of a month uses on a device; None if none was measured."""
     return _attention_kernel(program, architecture_of(device), month or _NEWEST)
 
 

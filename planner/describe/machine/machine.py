@@ -91,11 +91,8 @@ class Scheduler(Description):
     """Job script and launcher; None: unknown."""
 
 
-class OperationRate(Quantity):
-    """File operations per second."""
-
-    value: float = Field(ge=1, le=1e12)
-    """Rate [1/s]."""
+class OperationRate(Quantity, ge=1, le=1e12):
+    """File operations per second [1/s]."""
 
 
 class FileSystem(Description):

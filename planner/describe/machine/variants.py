@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from planner.describe.machine.machine import Machine
@@ -84,6 +85,23 @@ def _share(fields: dict[str, Any], share: float, part: str) -> None:
     launch = fields["scheduler"]["launch"]
     if launch and launch["cpus"]:
         launch["cpus"] = max(int(launch["cpus"] * share), 1)
+
+
+def scale_fields(machine: Machine, paths: Iterable[str], factor: float) -> Machine:
+    """Multiply the stated numbers at dotted paths by a factor; `*` means every entry."""
+    fields = machine.model_dump()
+    for path in paths:
+        *sections, last = path.split(".")
+        tables: list[Any] = [fields]
+        for part in sections:
+            if part == "*":
+                lists = [t.values() if isinstance(t, dict) else t for t in tables]
+                tables = [each for entries in lists for each in entries]
+            else:
+                tables = [each for table in tables if (each := table[part]) is not None]
+        for table in tables:
+            table[last] *= factor
+    return Machine.described(fields, where="scaled")
 
 
 def override_fields(machine: Machine, overrides: tuple[str, ...]) -> Machine:

@@ -129,11 +129,7 @@ def _expert_weights(model: Shapes, experts: Experts) -> tuple[Weight, ...]:
 def add_adapters(
     weights: tuple[Weight, ...], rank: int, targets: tuple[str, ...], *, magnitudes: bool = False
 ) -> tuple[Weight, ...]:
-    """Freeze weights and add a trainable low-rank pair to each targeted matrix.
-
-    Counted: A (rank x inputs) and B (outputs x rank) of Hu et al. 2021, arXiv:2106.09685; with
-    `magnitudes`, one per output (DoRA: Liu et al. 2024, arXiv:2402.09353, section 4).
-    """
+    """Freeze weights, and add low-rank pairs (arXiv:2106.09685) or DoRA's (arXiv:2402.09353)."""
     result: list[Weight] = []
     for weight in weights:
         result.append(replace(weight, trainable=False))

@@ -10,25 +10,16 @@ from planner.describe.base import Description, Quantity
 from planner.errors import DescriptionError
 
 
-class Samples(Quantity):
-    """A number of samples."""
-
-    value: float = Field(ge=1e-6, le=1e16)
+class Samples(Quantity, ge=1e-6, le=1e16):
     """Samples; below 1 per file if a sample is spread over several files."""
 
 
-class SampleBytes(Quantity):
-    """Size of one sample."""
-
-    value: float = Field(ge=0, le=1e13)
-    """Bytes [B]."""
+class SampleBytes(Quantity, ge=0, le=1e13):
+    """Size of one sample [B]."""
 
 
-class CoreTime(Quantity):
-    """CPU time of one core of the host."""
-
-    value: float = Field(ge=0, le=1e5)
-    """Core time [s]."""
+class CoreTime(Quantity, ge=0, le=1e5):
+    """CPU time of one core of the host [s]."""
 
 
 class Dataset(Description):

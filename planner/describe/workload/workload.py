@@ -212,11 +212,7 @@ class Workload(Description):
 
     @property
     def ramp_steps(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of batch size and number of steps, before the global batch is reached.
-
-        Limited to the tokens of the training; a step that passes a bound is completed
-        (Megatron-LM @d98e8a64, num_microbatches_calculator.py).
-        """
+        """Pairs of batch size and steps before the global batch, within the training's tokens."""
         counts, done, length = [], 0.0, self.tokens_per_step / self.global_batch
         for until, batch in parse_ramp(self.ramp):
             left = (min(until, self.all_tokens) if self.all_tokens else until) - done

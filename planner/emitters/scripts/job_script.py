@@ -15,7 +15,7 @@ from planner.training.job_slot import Slot
 _BENCHMARK_S = 1800.0
 _BENCHMARK = Recipe(
     files=(),
-    program="-m planner.validate",
+    program="-m planner validate",
     default_program="",
     arguments=(
         "collectives --csv --largest 1GiB --limit 600",

@@ -96,11 +96,7 @@ def peak_bytes(estimate: Estimate, kind: MemoryKind) -> float:
 def explanations(
     scenario: Scenario, layout: Layout, estimate: Estimate, measured: Measured
 ) -> tuple[Explanation, ...]:
-    """Rank single changes of a job by how close their estimates come to a run.
-
-    Changes that explain everything come first, those that the log contradicts last of their kind.
-    There is none if the run lies in all intervals.
-    """
+    """Rank single changes of a job by how close they come to a run; none if it agrees."""
     gaps = measured.gaps(estimate)
     if all(inside for _, inside in gaps):
         return ()

@@ -15,10 +15,7 @@ _PROBE_BYTES = 65_536
 
 
 def read_log(path: str | Path, columns: Mapping[str, str] | None = None) -> RunLog:
-    """Read a log file or a folder of TensorBoard events. Raises LogError if it has no steps.
-
-    `columns` gives the column of a figure; `scalars.FIGURES` lists the figures.
-    """
+    """Read a log file or a folder of TensorBoard events; `columns` names those of figures."""
     place = Path(path).expanduser()
     where = shorten_path(path)
     try:

@@ -118,11 +118,7 @@ def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
 
 
 def steady(durations: NDArray[np.float64]) -> int:
-    """Count leading warm-up steps: the first of five or more, then outliers, up to half of all.
-
-    Outliers differ from the median of the second half by more than four robust standard deviations
-    and more than 5 %.
-    """
+    """Count leading warm-up steps: the first of five or more, then outliers, up to half of all."""
     count = durations.size
     if count < 3:
         return int(count == 2 and durations[0] > 1.5 * durations[1])

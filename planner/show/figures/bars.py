@@ -44,10 +44,7 @@ def _parts(tables: Sequence[Parts]) -> list[str]:
 
 @figure_of("answer")
 def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
-    """Memory per device of every classic strategy by part, whether it fits, and its step time.
-
-    Strategies that fit come first, the fastest on top, then those that need the least.
-    """
+    """Memory per device of every classic strategy by part, whether it fits, and its step time."""
     limit = machine.device.memory_bytes.value
     estimated = [(entry, entry.estimate) for entry in strategies if entry.estimate is not None]
     # plotly draws the last row on top

@@ -19,11 +19,13 @@ from planner.show.figures.frame import (
     log_ticks,
     plain,
 )
-from planner.show.figures.palette import GREY, HUES, readable_on
+from planner.show.figures.palette import GREY, HUES
 from planner.units import GIB, counted, format_bytes, format_seconds
 
 _SCALE = "Cividis_r"
 _UNFIT = "#6E6E6E"
+_LIGHT = 0.53
+# part of the scale on which black has more contrast than white
 _MAX_COLUMNS, _MAX_ROWS = 12, 14
 # with more, cells are too small for text
 
@@ -87,20 +89,15 @@ def _shade(cell: Estimate) -> float | None:
 
 def _write(figure: Any, cells: Sequence[Estimate], limit_bytes: float, is_written: bool) -> None:
     """Mark every cell for the pointer and write its text, in black or white for contrast."""
-    from plotly.colors import sample_colorscale
-
     shades = [shade for cell in cells if (shade := _shade(cell)) is not None]
     low, high = min(shades, default=0.0), max(shades, default=0.0)
     best = _fastest(cells)
     texts, inks = [], []
     for cell in cells:
         shade, text = _shade(cell), _cell_words(cell, limit_bytes).replace(" GiB", "<br>GiB")
-        ground = _UNFIT
-        if shade is not None:
-            part = (shade - low) / (high - low) if high > low else 0.5
-            ground = sample_colorscale(_SCALE, [part])[0]
+        light = shade is not None and shade - low <= _LIGHT * (high - low)
         texts.append(f"<b>{text}</b>" if cell is best and shade is not None else text)
-        inks.append(readable_on(ground))
+        inks.append("#000000" if light else "#FFFFFF")
     figure.add_scatter(
         x=[str(cell.layout.tp) for cell in cells],
         y=[str(cell.layout.pp) for cell in cells],
@@ -158,10 +155,7 @@ def pareto(
     marked: Estimate | None = None,
     chosen: Estimate | None = None,
 ) -> Drawing:
-    """Memory against step time of layouts by strategy, the device limit, and the recommended one.
-
-    The star, with 90 % intervals, is the `chosen` layout, by default the recommended one.
-    """
+    """Memory against step time of layouts by strategy, the device limit, and the chosen layout."""
     figure = framed(height=440, x="memory per device [GiB]", y="step time (lower is faster)")
     shown = dots(space)
     if not shown:

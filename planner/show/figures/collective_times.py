@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from planner.cost.network.collective_table import ALGORITHMS, bus_factor, group_of
 from planner.cost.network.collective_table import OPERATIONS as ESTIMATED
 from planner.cost.network.topology import GroupView
+from planner.describe.files import read_toml
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.evidence.nccl_tests import Published, published_for
@@ -18,8 +20,6 @@ from planner.show.figures.palette import GREY, HUES
 from planner.units import counted, format_bytes, format_seconds
 
 Timer = Callable[[GroupView, Any], Any]
-Blocks = list[list[str]]
-"""Parts of every rank's buffer; an empty text means no data."""
 
 
 def _timers(name: str) -> dict[str, Timer]:
@@ -42,17 +42,8 @@ OPERATIONS = {word: _timers(name) for word, name in _NAMES.items()}
 _LETTERS = "ABCD"
 _SIZES = 2.0 ** np.arange(3, 33)
 _DASHES = ("dash", "dashdot", "dot", "longdash", "longdashdot")
-_EFFECTS = {
-    "all-reduce": "every rank ends with the sum over all ranks",
-    "all-gather": "every rank ends with the parts of all",
-    "reduce-scatter": "every rank ends with one part of the sum over all ranks",
-    "broadcast": "every rank ends with what the root has",
-    "reduce": "the root ends with the sum over all ranks",
-    "scatter": "the root gives one part to each rank",
-    "gather": "the root ends with the parts of all",
-    "all-to-all": "every rank gives one part to each other rank",
-    "send-recv": "each rank gives its buffer to the next",
-}
+_PICTURES = read_toml(Path(__file__).with_name("data_pictures.toml"))
+"""Effect of every operation, and the data of four ranks before and after it."""
 
 
 def ranks_of(machine: Machine, ranks: int | None, stride: int) -> int:
@@ -186,47 +177,16 @@ def data_picture(operation: str = "all-reduce") -> Drawing:
     check_word("operation", operation, OPERATIONS)
     figure = framed(height=250, legend=False)
     figure.set_subplots(1, 2, subplot_titles=("before", "after"), horizontal_spacing=0.06)
-    for place, table in enumerate(_before_and_after(operation), 1):
+    for place, moment in enumerate(("before", "after"), 1):
+        table = [row.split(",") for row in _PICTURES[operation][moment]]
         figure.add_trace(_blocks(table), row=1, col=place)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_yaxes(visible=False, row=1, col=2)
-    return Drawing(figure, f"{operation}: {_EFFECTS[operation]}.")
+    return Drawing(figure, f"{operation}: {_PICTURES[operation]['effect']}.")
 
 
-def _before_and_after(operation: str) -> tuple[Blocks, Blocks]:
-    """Return the blocks of each rank before and after an operation; rank 0 is the root."""
-    count = len(_LETTERS)
-    full = [[f"{letter}{part}" for part in range(count)] for letter in _LETTERS]
-    sums = [[f"sum {part}" for part in range(count)]] * count
-    gathered = [[f"{letter}{part}" for part, letter in enumerate(_LETTERS)]] * count
-    changes = {
-        "all-reduce": (full, sums),
-        "all-gather": (_diagonal(gathered), gathered),
-        "reduce-scatter": (full, _diagonal(sums)),
-        "broadcast": (_root_only(full), [full[0]] * count),
-        "reduce": (full, _root_only(sums)),
-        "scatter": (_root_only(full), _diagonal([full[0]] * count)),
-        "gather": (_diagonal(gathered), _root_only(gathered)),
-        "all-to-all": (full, [list(column) for column in zip(*full, strict=True)]),
-        "send-recv": (full, [full[-1], *full[:-1]]),
-    }
-    return changes[operation]
-
-
-def _diagonal(blocks: Blocks) -> Blocks:
-    """Keep for every rank only the part with its own number."""
-    return [
-        [block if part == rank else "" for part, block in enumerate(row)]
-        for rank, row in enumerate(blocks)
-    ]
-
-
-def _root_only(blocks: Blocks) -> Blocks:
-    return [blocks[0], *([""] * len(row) for row in blocks[1:])]
-
-
-def _blocks(table: Blocks) -> dict[str, Any]:
+def _blocks(table: list[list[str]]) -> dict[str, Any]:
     count = len(_LETTERS)
     return {
         "type": "heatmap",

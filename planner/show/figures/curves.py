@@ -3,9 +3,9 @@
 from itertools import pairwise
 from typing import Any
 
-from planner.ask.answer import Answer, Row
+from planner.ask.answer import Answer, Row, interval_names
 from planner.errors import PlannerError
-from planner.show.answers import column_text, column_title, interval_names
+from planner.show.answers import column_text, column_title
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import (
     Drawing,

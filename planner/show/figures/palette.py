@@ -1,11 +1,7 @@
-"""Palette: colours and hatches of every part, distinguishable with colour blindness.
+"""Palette: hatches and colour-blind hues (Okabe and Ito 2008) of every part."""
 
-Six hues of Okabe and Ito (2008, "Color universal design") that are visible on white and on black;
-if a figure shows more than six things, hatches distinguish the second six from the first.
-"""
-
-import re
 from dataclasses import dataclass
+from typing import get_args
 
 from planner.cost.parts import Hue, Part, part
 from planner.training import whole_training as of_training
@@ -34,15 +30,7 @@ class Ink:
     pattern: str = ""
 
 
-_SHADES: dict[Hue, str] = {
-    "blue": BLUE,
-    "orange": ORANGE,
-    "green": GREEN,
-    "pink": PINK,
-    "sky": SKY,
-    "red": RED,
-    "grey": GREY,
-}
+_SHADES: dict[Hue, str] = dict(zip(get_args(Hue), (*HUES, GREY), strict=True))
 
 
 _ACTIVITIES = {
@@ -72,25 +60,3 @@ def _record(name: str) -> Part:
 def label(name: str) -> str:
     """Return the display name of a part, an activity or an axis."""
     return _ACTIVITIES[name][1] if name in _ACTIVITIES else _record(name).label
-
-
-def _channels(color: str) -> list[float]:
-    if color.startswith("#"):
-        return [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    return [float(part) / 255 for part in re.findall(r"[\d.]+", color)[:3]]
-
-
-def _luminance(color: str) -> float:
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in _channels(color)]
-    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours, as WCAG 2 defines it."""
-    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def readable_on(ground: str) -> str:
-    """Return black or white, whichever has more contrast on a colour."""
-    return max(("#000000", "#FFFFFF"), key=lambda ink: contrast(ink, ground))

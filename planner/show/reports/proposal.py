@@ -29,10 +29,7 @@ _LISTED = ("job.sh", ".args", ".toml", ".json", ".yaml")
 
 
 def report(plan: Plan, model: Model | None = None, machine: Machine | None = None) -> str:
-    """Write a plan as an HTML document that prints on A4; it loads nothing from elsewhere.
-
-    `model` and `machine` are the plan's, if they are not of the catalogue.
-    """
+    """Write a plan as an HTML document that prints on A4; it loads nothing from elsewhere."""
     machine = machine or load_machine(plan.machine)
     sections = {
         "Answer": _answer(plan),

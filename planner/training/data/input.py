@@ -59,10 +59,7 @@ def stage_times(
     loader: Loader,
     cached: Float,
 ) -> dict[str, Float]:
-    """Time of each input stage for the samples of one step, by name (input.md#input) [s].
-
-    Reads outside the `cached` fraction come from the shared file system. Left out: other jobs.
-    """
+    """Time of each input stage for the samples of one step, by name (input.md#input) [s]."""
     system = machine.file_system(loader.file_system)
     missed, none = samples_per_step * (1 - cached), 0.0 * samples_per_step
     fetched = missed if system else none
@@ -151,11 +148,7 @@ def _cache_bytes(machine: Machine, loader: Loader) -> float:
 
 
 def reread_fraction(nodes: Float, epochs: Float) -> Float:
-    """Mean fraction of a node's reads that it has read before, in epochs after the first [1].
-
-    After e epochs of 1/nodes of the samples each, at random, it has read 1 - (1 - 1/nodes)^e of
-    them.
-    """
+    """Mean part of reads that a node has read before: 1 - (1 - 1/nodes)^e after e epochs [1]."""
     missed, later = 1 - 1 / nodes, np.maximum(epochs - 1, 1)
     # 1 - mean of missed^1 to missed^later, as the sum of a geometric series
     return 1 - missed * nodes * (1 - missed**later) / later
@@ -164,11 +157,7 @@ def reread_fraction(nodes: Float, epochs: Float) -> Float:
 def cached_fraction(
     machine: Machine, nodes: Float, dataset: Dataset, loader: Loader, epochs: Float
 ) -> tuple[Float, Float]:
-    """Fraction of a node's reads that its cache serves, in the first epoch and in later ones [1].
-
-    The local disk is filled before the first step, memory during the first epoch. With `sharded` a
-    node keeps its own part of the dataset, otherwise as much of all of it as fits.
-    """
+    """Fraction of a node's reads that its cache serves, in the first and in later epochs [1]."""
     nodes, epochs = np.asarray(nodes, float), np.asarray(epochs, float)
     fits = np.minimum(_cache_bytes(machine, loader) / _node_bytes(dataset, loader, nodes), 1.0)
     if loader.staging == "memory":
@@ -184,11 +173,7 @@ def _node_bytes(dataset: Dataset, loader: Loader, nodes: Float) -> Float:
 def staging_time(
     machine: Machine, nodes: Float, dataset: Dataset, loader: Loader, read_bytes_per_s: Float
 ) -> Float:
-    """Time to copy the dataset, or its shards, to the local disks, once [s].
-
-    `read_bytes_per_s` is that of each node. Left out: metadata, unpacking, broadcasts between
-    nodes.
-    """
+    """Time to copy the dataset, or its shards, to the local disks, once; metadata left out [s]."""
     disk = machine.node.local_disk
     if loader.staging != "local-disk" or disk is None:
         return np.zeros(np.broadcast(nodes, read_bytes_per_s).shape)

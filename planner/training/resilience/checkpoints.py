@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,12 +73,7 @@ def nodes_of(machine: Machine, layouts: Layouts) -> Float:
 
 
 def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") -> dict[str, Float]:
-    """Bytes of a checkpoint by part, all files together [B].
-
-    Left out: random states, schedulers, file formats, copies of tied weights on two pipeline
-    stages, optimizer states per tensor (Adafactor). ZeRO-3 omits the 16-bit copy: its partitions
-    have no elements in a state dict (DeepSpeed 0.19, runtime/engine.py). training.md#checkpoints.
-    """
+    """Bytes of a checkpoint by part, all files together; training.md#checkpoints [B]."""
     workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
     blocks, shape = blocks_of(scenario), np.shape(layouts.dp)
     trained = _elements([without_frozen(block) for block in blocks])
@@ -111,11 +107,7 @@ def transfer_bounds_s(
     process_bytes_per_s: float,
     reading: bool = False,
 ) -> dict[str, Float]:
-    """Lower bounds of the time to write or read files from several nodes, by cause [s].
-
-    `most_bytes`: bytes of the busiest process. Left out: other jobs, metadata, stripes, the rate of
-    one client for writing; a file system of unknown rate sets no bound. training.md#checkpoints.
-    """
+    """Lower bounds of the time to move files of nodes, by cause; training.md#checkpoints [s]."""
     system = machine.file_system(checkpoints.file_system)
     total, most, nodes = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (total_bytes, most_bytes, num_nodes))
@@ -130,31 +122,15 @@ def transfer_bounds_s(
     return bounds
 
 
-def transfer_s(
-    machine: Machine,
-    checkpoints: Checkpoints,
-    total_bytes: ArrayLike,
-    most_bytes: ArrayLike,
-    num_nodes: ArrayLike,
-    *,
-    process_bytes_per_s: float,
-    reading: bool = False,
-) -> Float:
+def transfer_s(*job: Any, **rates: Any) -> Float:
     """Time to write or read files from several nodes: the largest of `transfer_bounds_s` [s]."""
-    job = (machine, checkpoints, total_bytes, most_bytes, num_nodes)
-    bounds = transfer_bounds_s(*job, process_bytes_per_s=process_bytes_per_s, reading=reading)
-    return functools.reduce(np.maximum, bounds.values())
+    return functools.reduce(np.maximum, transfer_bounds_s(*job, **rates).values())
 
 
 def checkpoint_of(
     scenario: Scenario, layouts: Layouts, checkpoints: Checkpoints | None = None
 ) -> Checkpoint:
-    """Size, files and times of a checkpoint [B, 1, s].
-
-    Each weight and optimizer state is written once, by one of the ranks that hold it; with `full`,
-    one rank gathers and writes all. Steps wait for an asynchronous checkpoint only during the copy
-    to the host; local files move to the file system in the background. training.md#checkpoints.
-    """
+    """Size, files and times of a checkpoint; training.md#checkpoints [B, 1, s]."""
     options = checkpoints or Checkpoints()
     parts = saved_bytes(scenario, layouts, options.contents)
     states = parts["master_weights"] + parts["moments"]
@@ -210,12 +186,7 @@ def loading_s(
     loading: Loading = "sharded",
     checkpoints: Checkpoints | None = None,
 ) -> Float:
-    """Time to load a checkpoint, or to broadcast the first weights [s].
-
-    `sharded`: every rank reads its shards; `every-rank`: every rank reads everything, once per node
-    over the network; `rank-0`: one rank reads and broadcasts everything; `none`: rank 0 broadcasts
-    the weights that it initialised, unless they are sharded. training.md#checkpoints.
-    """
+    """Time to load a checkpoint, or to broadcast first weights; training.md#checkpoints [s]."""
     options, machine = checkpoints or Checkpoints(), scenario.machine
     parts = saved_bytes(scenario, layouts, options.contents)
     states = parts["master_weights"] + parts["moments"]

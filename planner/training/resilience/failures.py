@@ -35,10 +35,7 @@ def constants() -> FailureConstants:
 
 
 def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | None = None) -> Float:
-    """Mean time between interruptions of a job on a number of devices [s].
-
-    Every device interrupts the job at the same rate. arXiv:2410.21680, section III.
-    """
+    """Mean time between interruptions, arXiv:2410.21680, section III [s]."""
     own_rate = (failures or Failures()).per_device_hour
     rate = constants().per_device_hour.value if own_rate is None else own_rate
     if not rate:
@@ -53,18 +50,12 @@ def detection_s(failures: Failures) -> float:
 
 
 def young_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
-    """Checkpoint interval with the least loss, to first order [s].
-
-    Young 1974, doi:10.1145/361147.361115.
-    """
+    """Best checkpoint interval to first order, Young 1974, doi:10.1145/361147.361115 [s]."""
     return np.sqrt(2.0 * np.asarray(write_s, dtype=float) * np.asarray(mtbf_s, dtype=float))
 
 
 def daly_interval_s(write_s: ArrayLike, mtbf_s: ArrayLike) -> Float:
-    """Checkpoint interval with the least loss, to higher order [s].
-
-    Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
-    """
+    """Best checkpoint interval, Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37 [s]."""
     write, mtbf = _floats(write_s, mtbf_s)
     half = write / (2.0 * mtbf)
     higher = young_interval_s(write, mtbf) * (1 + np.sqrt(half) / 3 + half / 9) - write
@@ -82,10 +73,7 @@ def expected_time_s(
     mtbf_s: ArrayLike,
     restart_s: ArrayLike,
 ) -> Float:
-    """Expected time to complete work with checkpoints, failures and restarts [s].
-
-    Daly 2006, doi:10.1016/j.future.2004.11.016.
-    """
+    """Time with failures and restarts, Daly 2006, doi:10.1016/j.future.2004.11.016 [s]."""
     mtbf = np.minimum(np.asarray(mtbf_s, dtype=float), _ENDLESS_S)
     interval = np.asarray(interval_s, dtype=float)
     segment = np.minimum((interval + write_s) / mtbf, _MAX_EXPONENT)
@@ -124,12 +112,7 @@ def training_losses(
     interval_s: ArrayLike | None = None,
     behind_s: ArrayLike = 0.0,
 ) -> Losses:
-    """Time that a training loses to checkpoints, failures and restarts [s].
-
-    A checkpoint blocks steps for `write_s`, then writes in the background for `behind_s`; a failure
-    during a write loses the work since the previous checkpoint. `interval_s` is the best by
-    default, at least `behind_s`. training.md#failures.
-    """
+    """Time lost to checkpoints, failures and restarts; training.md#failures [s]."""
     work, write, mtbf, restart, behind = _floats(work_s, write_s, mtbf_s, restart_s, behind_s)
     mtbf = np.minimum(mtbf, _ENDLESS_S)
     wanted_s = daly_interval_s(write, mtbf) if interval_s is None else interval_s
@@ -156,11 +139,7 @@ class Jobs(Arrays):
 def consecutive_jobs(
     total_s: ArrayLike, wall_s: ArrayLike, start_s: ArrayLike, interval_s: ArrayLike
 ) -> Jobs:
-    """Jobs within a queue's wall time that a training needs, and the time lost at ends [1, s].
-
-    A job loses half an interval at its end. The number is infinite if start and end take all of
-    `wall_s`.
-    """
+    """Jobs within a queue's wall time that a training needs, and the time lost at ends [1, s]."""
     total, wall, start, interval = _floats(total_s, wall_s, start_s, interval_s)
     end = interval / 2
     room = wall - start - end

@@ -58,11 +58,7 @@ def constants() -> StartConstants:
 
 
 def imports_s(num_nodes: Float, start: StartUp) -> Float:
-    """Time until all processes have imported torch [s].
-
-    A first import as measured on 8 nodes, by location of the environment; on shared file systems at
-    least one metadata server's time for one process per node. training.md#start-up.
-    """
+    """Time until all processes have imported torch; training.md#start-up [s]."""
     rates = constants()
     if start.environment == "local-disk":
         return np.full(np.shape(num_nodes), rates.import_s.value)
@@ -72,11 +68,7 @@ def imports_s(num_nodes: Float, start: StartUp) -> Float:
 
 
 def communicators_s(layouts: Layouts) -> Float:
-    """Time to set up all communicators of a rank, one after the other [s].
-
-    One communicator for the job and one per parallel axis; the exchange of addresses around a ring
-    grows with the ranks. NCCL's own timings, training.md#start-up.
-    """
+    """Time to set up a rank's communicators, by NCCL's timings; training.md#start-up [s]."""
     rates, world = constants(), np.asarray(layouts.world, dtype=float)
     each, rank = rates.communicator_s.value, rates.communicator_rank_s.value
     time = np.where(world > 1, rates.first_communicator_s.value + rank * world, 0.0)
@@ -108,11 +100,7 @@ def start_up(
     start: StartUp | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> dict[str, Float]:
-    """Time of a job before its first step, by part as in START_PARTS [s].
-
-    One-node machines import from their own disk. Left out: waiting in the queue, modules and
-    staging before the launch, evaluation before the first step. training.md#start-up.
-    """
+    """Time of a job before its first step, by part as in START_PARTS; training.md#start-up [s]."""
     options, rates, shape = start or StartUp(), constants(), np.shape(layouts.dp)
     if scenario.machine.num_nodes.value == 1 and options.environment == "file-system":
         options = options.replaced(environment="local-disk")

@@ -1,8 +1,4 @@
-"""Folder: one rank of an emitted job, run by its real framework on tensors without data.
-
-The model is that of transformers, the sharding that of the emitted files; the peak of all storages
-of a step and its collectives stand beside the estimate of the same layout.
-"""
+"""Folder: one rank of an emitted job, run by its real framework on tensors without data."""
 
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec

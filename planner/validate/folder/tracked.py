@@ -104,10 +104,7 @@ class Tracked:
 
 
 def measure(build: Callable[[], Callable[[], Job]], ranks: int) -> dict[str, Any]:
-    """Track one step: `build` shards a model on meta; the function it returns adds storage.
-
-    The two are separate because meshes need real data and storage is fake.
-    """
+    """Track one step: `build` shards a model on meta; the function that it returns adds storage."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(world(ranks))
         materialise = build()

@@ -1,70 +1,19 @@
-"""Collectives: run every operation on real ranks, check its result, time it, fit it.
-
-Sizes are full buffers, times those of the slowest rank, bus bandwidth as in nccl-tests. Times span
-four decades, so fits minimise squared relative errors.
-"""
+"""Collectives: run every operation on real ranks, check its result, time it."""
 
 import itertools
-import math
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.network.collective_table import OPERATIONS as ESTIMATED
 from planner.cost.network.collective_table import bus_factor
-from planner.errors import CatalogueError
 from planner.validate.measure.quiet import Repeated, Watch, repeat
 from planner.validate.ranks.launch import Progress, launch
 from planner.validate.ranks.rank import Rank, RankError, external_rank, gather_objects, joined
-
-Float = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class AlphaBeta:
-    """t = alpha + bytes / rate."""
-
-    alpha_s: float
-    bytes_per_s: float
-    mape: float
-    """Mean of |fit / measured - 1| over the fitted points."""
-
-
-def optimizer() -> Any:
-    """Return scipy.optimize; CatalogueError without it."""
-    try:
-        import scipy.optimize
-    except ImportError:
-        raise CatalogueError(
-            "fits need scipy, which is not installed; run pip install 'parallelism-planner[torch]'"
-        ) from None
-    return scipy.optimize
-
-
-def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Float, float]:
-    """Fit non-negative c that minimise sum ((columns @ c) / t - 1)^2; also the MAPE."""
-    matrix, times = np.asarray(columns, dtype=float), np.asarray(times_s, dtype=float)
-    weighted = matrix / times[:, None]
-    # columns span many decades, but the solver has one tolerance for all
-    scale = np.linalg.norm(weighted, axis=0)
-    scale[scale == 0] = 1.0
-    solved = optimizer().nnls(weighted / scale, np.ones(len(times)))[0] / scale
-    mape = float(np.mean(np.abs(weighted @ solved - 1)))
-    return solved, mape
-
-
-def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaBeta:
-    """Fit latency and rate of one operation."""
-    columns = np.stack([np.ones(len(sizes_bytes)), np.asarray(sizes_bytes, dtype=float)], axis=1)
-    (alpha, beta), mape = relative_least_squares(columns, times_s)
-    return AlphaBeta(float(alpha), 1 / float(beta) if beta > 0 else math.inf, mape)
-
 
 OPERATIONS = (
     "broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter", "scatter", "gather",
@@ -215,20 +164,8 @@ def time_operations(
     return rows
 
 
-def _fit_operations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    fits = []
-    for name in dict.fromkeys(row["name"] for row in rows):
-        own_rows = [row for row in rows if row["name"] == name]
-        if len(own_rows) >= 2:
-            size = own_rows[0]["ranks"]
-            wire = [row["bytes"] * _bus_factor(name, size) for row in own_rows]
-            fit = alpha_beta(wire, [row["time_s"] for row in own_rows])
-            fits.append({"name": name, "ranks": size, **asdict(fit)})
-    return fits
-
-
 def run_rank(rank: Rank, payload: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Measure and fit on one rank, with the load of the cores."""
+    """Measure on one rank, with the load of the cores."""
     rank.report("joining the process group")
     with joined(rank):
         watch = Watch()
@@ -237,7 +174,6 @@ def run_rank(rank: Rank, payload: dict[str, Any], _: Any) -> dict[str, Any]:
         load = watch.load([report for report, _ in everyone])
     return {
         "rows": rows,
-        "fits": _fit_operations(rows),
         "load": load.as_dict(),
         "backend": rank.backend,
         "nodes": len({host for _, host in everyone}),
@@ -283,18 +219,13 @@ def collectives_csv(result: dict[str, Any]) -> str:
 
 
 def collectives_text(result: dict[str, Any]) -> str:
-    """Format times and fits as a text table."""
+    """Format times as a text table."""
     lines = [f"{'operation':16}{'bytes':>10}{'time us':>11}{'in a step us':>14}{'bus GB/s':>10}"]
     for row in result["rows"]:
         step = f"{1e6 * row['in_step_s']:14.1f}" if "in_step_s" in row else f"{'':14}"
         lines.append(
             f"{row['name']:16}{row['bytes']:10d}{1e6 * row['time_s']:11.1f}{step}"
             f"{row['bus_bytes_per_s'] / 1e9:10.3f}"
-        )
-    for fit in result["fits"]:
-        lines.append(
-            f"{fit['name']:16}alpha {1e6 * fit['alpha_s']:8.1f} us, "
-            f"{fit['bytes_per_s'] / 1e9:7.3f} GB/s, mean error of the fit {100 * fit['mape']:.0f} %"
         )
     if result["load"]["why_not"]:
         lines.append(f"not scored: {result['load']['why_not']}")

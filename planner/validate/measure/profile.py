@@ -14,7 +14,6 @@ from planner.cost.network.topology import GroupView, unit_view
 from planner.cost.step.compute.gemm import gemm_s
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
-from planner.validate.measure.collective_times import optimizer
 
 _FITTED = {
     "all_reduce": all_reduce_s,
@@ -177,6 +176,12 @@ def _links(rows: list[dict[str, Any]], runtime: str) -> tuple[dict[str, float], 
 
     On a CPU with one protocol that takes a while to start, on other devices with those of NCCL.
     """
+    try:
+        from scipy.optimize import minimize
+    except ImportError:
+        raise PlannerError(
+            "fits need scipy, which is not installed; run pip install 'parallelism-planner[torch]'"
+        ) from None
     used = [row for row in rows if row["name"] in _FITTED and "in_step_s" in row]
     if not used:
         raise PlannerError("no collectives were measured; calibrate two or more devices")
@@ -194,7 +199,7 @@ def _links(rows: list[dict[str, Any]], runtime: str) -> tuple[dict[str, float], 
     # relative errors of times that span four decades have kinks: a search without derivatives
     simplex = np.vstack([start, start + np.eye(len(start))])
     options = {"initial_simplex": simplex, "maxfev": 4000}
-    best = optimizer().minimize(error, start, method="Nelder-Mead", options=options)
+    best = minimize(error, start, method="Nelder-Mead", options=options)
     return dict(zip(first, np.exp(best.x).tolist(), strict=True)), float(best.fun)
 
 

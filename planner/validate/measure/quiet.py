@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +59,6 @@ def repeat(rounds: Callable[[], list[float]]) -> Repeated:
             return measured
 
 
-class Disturbance(Enum):
-    """Reasons not to score times, worst first."""
-
-    CROWDED = "more ranks than cores: waiting does not help"
-    SHARED = "a core worked for others while a rank wanted it"
-    NEIGHBOURS = "other processes were at work on the other cores"
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """Load of the cores during a measurement."""
@@ -80,38 +71,24 @@ class Load:
     num_cores: int
 
     @property
-    def disturbance(self) -> Disturbance | None:
-        """Reason why times are not scored; None if they are."""
-        if self.num_ranks > self.num_cores:
-            return Disturbance.CROWDED
-        if self.cpu_wall < _MIN_CPU_WALL:
-            return Disturbance.SHARED
-        if self.foreign_cores is not None and self.foreign_cores > _MAX_FOREIGN * self.num_cores:
-            return Disturbance.NEIGHBOURS
-        return None
+    def crowded(self) -> bool:
+        """True with more ranks than cores: waiting does not help."""
+        return self.num_ranks > self.num_cores
 
     @property
     def why_not(self) -> str:
-        """Disturbance in words and numbers; empty if there is none."""
-        share = f"cpu/wall is {self.cpu_wall:.3f}, below {_MIN_CPU_WALL}: the cores were shared"
-        match self.disturbance:
-            case Disturbance.CROWDED:
-                return f"{self.num_ranks} ranks share {self.num_cores} cores"
-            case Disturbance.SHARED:
-                return share
-            case Disturbance.NEIGHBOURS:
-                return f"other processes used {self.foreign_cores:.1f} of {self.num_cores} cores"
-            case None:
-                return ""
-
-    @property
-    def scored(self) -> bool:
-        """True if times are scored."""
-        return self.disturbance is None
+        """Reason why times are not scored; empty if they are."""
+        if self.crowded:
+            return f"{self.num_ranks} ranks share {self.num_cores} cores"
+        if self.cpu_wall < _MIN_CPU_WALL:
+            return f"cpu/wall is {self.cpu_wall:.3f}, below {_MIN_CPU_WALL}: the cores were shared"
+        if self.foreign_cores is not None and self.foreign_cores > _MAX_FOREIGN * self.num_cores:
+            return f"other processes used {self.foreign_cores:.1f} of {self.num_cores} cores"
+        return ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {**asdict(self), "scored": self.scored, "why_not": self.why_not}
+        return {**asdict(self), "scored": not self.why_not, "why_not": self.why_not}
 
 
 class Watch:

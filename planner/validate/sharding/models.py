@@ -1,8 +1,4 @@
-"""Models: compact torch transformers built from a `Model`, to be sharded and traced.
-
-Parameter counts equal `Model.num_params`. An expert-parallel group exchanges tokens as torchtitan
-does: one all-to-all of counts, one of tokens, one of results.
-"""
+"""Models: compact torch transformers built from a `Model`, to be sharded and traced."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal

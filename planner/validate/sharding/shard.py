@@ -37,11 +37,7 @@ _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """Device meshes of one rank, with tp fastest, then the data axis, then pp.
-
-    Context-parallel and expert-parallel ranks are neighbours on the data axis; ranks that hold the
-    same experts form the experts' data axis.
-    """
+    """Device meshes of one rank, with tp fastest, then the data axis, then pp."""
 
     data: DeviceMesh
     tensor: DeviceMesh | None

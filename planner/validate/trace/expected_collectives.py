@@ -1,16 +1,4 @@
-"""Expected collectives: counts and bytes that the planner expects for one rank of an FSDP2 step.
-
-Every collective is counted separately, in full buffers, as in traces:
-
-    data axis     one all-gather per parameter group in forward, in ZeRO-3 again in backward except
-                  for the head, which stays gathered; one fp32 reduction per group
-    tensor axis   sequence parallelism: all-gather and reduce-scatter around each region in both
-                  directions; else one all-reduce each. Recompute repeats those of forward
-    expert axis   one all-to-all each for counts, tokens and results in forward, two for gradients
-                  in backward; ranks that hold the same experts gather and reduce them
-    context axis  keys and values gathered in every pass, their fp32 gradients sent around the ring
-    pipeline      one message per micro-batch, neighbour on another rank and direction
-"""
+"""Expected collectives: counts and bytes that the planner expects for one rank of an FSDP2 step."""
 
 from collections import defaultdict
 from collections.abc import Iterator

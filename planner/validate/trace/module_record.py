@@ -136,10 +136,7 @@ class Record:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records the products and kernels of every operation.
-
-    torch's FlopCounterMode gives only sums, and 0 FLOP for the CPU's fused attention.
-    """
+    """Records the products and kernels of every operation; FlopCounterMode gives only sums."""
 
     def __init__(self, trace_record: Record, places: Places, timeline: StorageTimeline) -> None:
         super().__init__()

@@ -1,8 +1,4 @@
-"""Tracer: a worker process that traces one step or module after the other; also its program.
-
-Importing torch takes long, so one worker answers many requests, each a JSON line. A trace that
-aborts the interpreter ends the worker, not the caller; the next request starts another.
-"""
+"""Tracer: a worker process that traces one step or module after the other; also its program."""
 
 import contextlib
 import importlib

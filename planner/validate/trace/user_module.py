@@ -276,10 +276,7 @@ def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 class Places:
-    """Position of a forward pass in a module: before its units, in one of them, or after.
-
-    Units without parameters belong to the unit before them.
-    """
+    """Position of a forward pass in a module: before its units, in one of them, or after."""
 
     FIRST, LAST = "first", "last"
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from planner.validate.measure.quiet import Disturbance, Load, Watch
+from planner.validate.measure.quiet import Load, Watch
 from planner.validate.ranks.rank import Rank, RankError, gather_objects, joined
 from planner.validate.sharding.recorders import CollectiveRecorder, StorageTimeline
 from planner.validate.train.expected import expected_bytes, expected_state_bytes, wire_bytes
@@ -230,7 +230,7 @@ class _Case:
         for attempt in range(1, self.case["attempts"] + 1):
             measured, load = self._time_steps(trainer, count)
             timed = {**measured, "load": load.as_dict(), "attempts": attempt}
-            if load.disturbance in (None, Disturbance.CROWDED):
+            if load.crowded or not load.why_not:
                 break
         return timed
 

@@ -1,8 +1,4 @@
-"""Expected: bytes of a case by definition, its peak and time by the planner's estimate.
-
-Bytes follow from what each strategy of torch is defined to send and keep, without the cost model;
-sizes are full buffers. Peak and time are those of `planner estimate`. Nothing is fitted to a case.
-"""
+"""Expected: bytes of a case by definition, its peak and time by the planner's estimate."""
 
 import math
 from collections import Counter

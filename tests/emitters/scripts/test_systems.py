@@ -125,7 +125,7 @@ def test_a_benchmark_runs_on_the_nodes_and_the_network_of_its_job(framework: str
         assert "-n 8 --ppn 4 " in text
         assert "rank.sh" in files
         # one rank a device asks torch, whatever launches the job itself
-        assert "bash rank.sh python3 -u -m planner.validate" in text
+        assert "bash rank.sh python3 -u -m planner validate" in text
         assert ("export NCCL_NET='AWS Libfabric'\n" in text) == (network == "plugin")
         assert "finished" not in text
         assert "calibrate --from-collectives collectives.csv -m polaris" in files["README.md"]

@@ -27,7 +27,6 @@ def test_collectives_are_checked_and_fitted(tmp_path: Path) -> None:
     assert result is not None
     assert {row["name"] for row in result["rows"]} == set(OPERATIONS)
     assert all(row["time_s"] > 0 for row in result["rows"])
-    assert all(fit["mape"] >= 0 for fit in result["fits"])
     assert "bus GB/s" in collectives_text(result)
     # what is measured is read back, on this one host
     (tmp_path / "own.csv").write_text(collectives_csv(result))

@@ -112,7 +112,8 @@ def _command(*arguments: str) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "planner.validate",
+        "planner",
+        "validate",
         "run",
         "--cpu",
         "--strategy",

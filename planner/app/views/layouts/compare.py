@@ -107,14 +107,13 @@ def _labels(answers: Sequence[_Answer]) -> list[str]:
     is_enough = len({tuple(fact[key] for key in brief) for fact in facts}) == len(facts)
     return [
         f"{each.letter}: "
-        + ", ".join(_fact(key, fact[key]) for key in brief * is_enough or distinct)
+        + ", ".join(
+            # a number says what it counts
+            f"{key} {fact[key]}" if fact[key][0].isdigit() else fact[key]
+            for key in brief * is_enough or distinct
+        )
         for each, fact in zip(answers, facts, strict=True)
     ]
-
-
-def _fact(key: str, value: str) -> str:
-    """Name a fact; a number says what it counts."""
-    return f"{key} {value}" if value[0].isdigit() else value
 
 
 def _list(answers: Sequence[_Answer], labels: Sequence[str], queries: Sequence[Query]) -> None:

@@ -88,7 +88,7 @@ def _panel(was_running: bool) -> None:
 
 
 def _start(chosen: list[str], world: int) -> None:
-    command = [sys.executable, *["-m", "planner.validate", "run", "--json", "--cpu"]]
+    command = [sys.executable, *["-m", "planner", "validate", "run", "--json", "--cpu"]]
     command += ["--world", str(world), "--limit", str(_LIMIT_S)]
     command += [f"--strategy={strategy}" for strategy in chosen]
     # kept open as long as the validation, then deleted with it
