@@ -422,7 +422,9 @@ def report(
         "",
         "Of a guessed job the model's shape, the software, the devices or the layout is not stated "
         "in the source (see own-runs.md). The rows of `benchmarks/evidence/` were first scored "
-        "before anything could be fitted on them: [blind.md](blind.md).",
+        "before anything could be fitted on them: [blind.md](blind.md). Features with few rows or "
+        "none are in [features.md](features.md), figures of papers and notes in "
+        "[cited.md](cited.md).",
         "",
         "## Many layouts of one job",
         "",

@@ -10,9 +10,12 @@ __all__ = ["METHOD", "PAGES", "method", "read", "table"]
 
 _DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = {path.name: path for path in [*_DOCS, *ROOT.glob("*.md")]} | {
-    f"{path.parent.name}/{path.name}": path for path in _DOCS if path.name == "README.md"
+    f"{path.parent.name}/{path.name}": path
+    for path in _DOCS
+    if path.name == "README.md" or path.parent.name == "machines"
 }
-"""Path of every document, by file name; a README in docs also has the name of its folder."""
+"""Path of every document, by file name; a README, or the page of a machine, has the name of
+its folder too, by which alone it is known where a tutorial has its name."""
 METHOD = sorted(path.name for path in (ROOT / "docs" / "explanation").glob("*.md"))
 """Pages of the method."""
 

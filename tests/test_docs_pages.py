@@ -10,7 +10,8 @@ import pytest
 from tests import ROOT
 
 DOCS = ROOT / "docs"
-GUIDES = sorted([*(DOCS / "howto").glob("*.md"), *(DOCS / "tutorials").glob("*.md")])
+_GUIDES = ("howto", "tutorials", "machines")
+GUIDES = sorted(path for folder in _GUIDES for path in (DOCS / folder).glob("*.md"))
 METHOD = sorted((DOCS / "explanation").glob("*.md"))
 _BLOCKS = re.compile(r"^```.*?^```$|^\$\$.*?^\$\$$|^(?:    |\|)[^\n]*$", re.MULTILINE | re.DOTALL)
 _MOST_WORDS, _MOST_LINES = 30, 300
@@ -23,7 +24,7 @@ def sentences(page: str) -> list[str]:
     return [s for part in joined for s in re.split(r"(?<=[.!?:])\s+(?=[A-Z`*(\[])", part)]
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_sentences_of_guides_are_short(path: Path) -> None:
     found = sentences(path.read_text(encoding="utf-8"))
     assert [s for s in found if len(s.split()) > _MOST_WORDS] == []

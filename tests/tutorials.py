@@ -22,7 +22,7 @@ from planner.cli import main
 from planner.show import terminal
 from tests import ROOT
 
-__all__ = ["README", "TUTORIALS", "loose_numbers", "written"]
+__all__ = ["README", "TUTORIALS", "loose_numbers", "printed", "written"]
 
 README = ROOT / "README.md"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -59,10 +59,10 @@ def _rewritten(block: re.Match[str]) -> str:
         return block[0]
     line = block["text"].partition("\n")[0]
     assert line.startswith("$ "), f"no command in {line!r}"
-    return f"```console\n{line}\n{_printed(line.removeprefix('$ '))}```"
+    return f"```console\n{line}\n{printed(line.removeprefix('$ '))}```"
 
 
-def _printed(command: str) -> str:
+def printed(command: str) -> str:
     """Run a command; return its output without trailing blanks."""
     program, _, target = command.partition(" > ")
     words = shlex.split(program)

@@ -63,6 +63,7 @@ def test_axolotl_states_adapters_batch_and_sharding() -> None:
         (NEOX.replace('"num-l', '"moe_num_experts": 8, "num-l'), "moe_num_experts = 8"),
         ("train_loader: {a: 1}\nmax_duration: 1ep\nfsdp_config: {}", "looks like llm-foundry's"),
         ("model: {_component_: a}\noptimizer: {_component_: b}", "looks like torchtune's"),
+        ("model: {type: llama}\ntrainer: {mp: 'p=f32,c=bfloat16'}", "looks like Levanter's"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(text: str, words: str) -> None:
