@@ -2,16 +2,21 @@
 
 import contextlib
 
-from planner.choose.planning import estimate_job, job_of_layout
+import numpy as np
+
+from planner.choose.jobs.job_spec import JobSpec
+from planner.choose.planning import estimate_job, job_of_layout, scenario_for
 from planner.choose.preferences import preferences
-from planner.cost.estimate import Estimate
+from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario.experience import Experience
+from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from planner.units import format_seconds
 
 
 def best_micro_batch(
@@ -28,6 +33,23 @@ def best_micro_batch(
             estimates.append(estimate_job(job, candidate))
         size *= 2
     return min(estimates, key=_rank).layout if estimates else layout
+
+
+def micro_batch_note(job: JobSpec, layout: Layout) -> str:
+    """State the micro-batch that is assumed, and the fastest larger one that is safe in memory."""
+    layouts = [layout.replaced(micro_batch=2**power) for power in range(9)]
+    tried = estimate_layouts(scenario_for(job, layout), Layouts.stack(layouts))
+    safe = tried.fits & (tried.out_of_memory_probability <= preferences().risk)
+    rates = tried.layouts.micro_batch / tried.step_time_s
+    best = int(np.argmax(np.where(safe, rates, 0)))
+    note = f"micro-batch {layout.micro_batch}, as none is stated"
+    if not best:
+        return note
+    return (
+        f"{note}; {2**best} gives {rates[best] / rates[0]:.1f} times the throughput, "
+        f"{format_seconds(tried.step_time_s[best])} a step of {layouts[best].global_batch:,} "
+        f"{job.workload.batch_unit}"
+    )
 
 
 def _rank(estimate: Estimate) -> tuple[bool, bool, float, int]:

@@ -88,6 +88,8 @@ class Plan(Tabular[PlanTable]):
     """The notably faster layout of a framework that has no files for the model; empty if none."""
     scale_note: str = ""
     """The node count from which on the job wastes nodes; empty if it does not."""
+    network_note: str = ""
+    """The recommended layout's network, and its step time on others; empty with only one."""
     num_estimated: int = 0
     """Candidates that were estimated in full; lower bounds ruled out the others."""
     training: WholeTraining | None = None
@@ -266,7 +268,7 @@ class Plan(Tabular[PlanTable]):
 _VERDICT = ("name", "fits", "why", "fix", "nodes", "batch")
 _PLAIN = (
     *("model", "num_params", "machine", "nodes", "num_devices", "device_memory_bytes"),
-    *("num_candidates", "queued", "files_note", "scale_note", "num_estimated"),
+    *("num_candidates", "queued", "files_note", "scale_note", "network_note", "num_estimated"),
 )
 """Fields of verdicts and plans that are plain in JSON."""
 

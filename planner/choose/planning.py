@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from planner.choose.jobs.alternatives import search_headline, wasted_nodes_note
+from planner.choose.jobs.alternatives import network_choice, search_headline, wasted_nodes_note
 from planner.choose.jobs.job_search import (
     JobCandidates,
     faster_without_files,
@@ -103,6 +103,7 @@ def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candi
         reasons=reasons_against(scenarios, ranked, best),
         files_note=faster_without_files(job, best),
         scale_note=wasted_nodes_note(job, best),
+        network_note=network_choice(scenarios[best.framework], best) if best else "",
         queued=bool(queues),
         queues=tuple(q for q in queues if q.min_nodes <= job.nodes <= q.max_nodes),
         training=None

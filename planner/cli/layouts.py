@@ -96,6 +96,7 @@ def estimate_command(
     torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options override
     the files.
     """
+    from planner.choose.micro_batch import micro_batch_note
     from planner.choose.planning import estimate_job, job_of_layout, scenario_for
     from planner.choose.user_layouts import faster_layout
     from planner.show.measured_runs import LearnedAnswer
@@ -105,6 +106,9 @@ def estimate_command(
     experience = experience_of(learned)
     job = job_of_layout(model, machine, setup.layout, setup.workload, setup.framework, experience)
     answer, scenario = estimate_job(job, setup.layout), scenario_for(job, setup.layout)
+    notes = setup.notes
+    if not (options.files or "micro_batch" in options.layout or "global_batch" in options.workload):
+        notes += (micro_batch_note(job, setup.layout),)
     report = _Report(
         scenario,
         answer,
@@ -112,7 +116,7 @@ def estimate_command(
         _training(scenario, answer, tokens, training),
         read_files=bool(options.files),
         better=faster_layout(model, machine, setup, answer, experience) if options.files else None,
-        notes=setup.notes,
+        notes=notes,
     )
     if as_json:
         print(report.to_json())
@@ -183,6 +187,7 @@ class _Report:
 
     def show(self) -> None:
         """Print the report."""
+        from planner.choose.jobs.alternatives import network_choice
         from planner.choose.verdicts.plan_notes import evidence_notes, utilisation_notes
         from planner.cost.memory.footprint import stage_memory
         from planner.show.plan_report import show_estimate, show_reading
@@ -196,6 +201,8 @@ class _Report:
         print_notes(self.lessons.lines(), out)
         notes = utilisation_notes(self.scenario, self.answer)
         own_notes = () if self.read_files else self.notes
+        if choice := network_choice(self.scenario, self.answer):
+            own_notes = (*own_notes, f"The step is {choice}; --network chooses.")
         print_notes([*own_notes, *notes, *evidence_notes(self.scenario, nodes)], out)
         if self.read_files:
             show_reading(self.answer, self.better, self.notes, out)

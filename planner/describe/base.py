@@ -82,6 +82,11 @@ class Quantity(Description):
         cls.__annotations__ = {**inspect.get_annotations(cls), "value": limited}
 
 
+def assumed(value: float, source: str) -> dict[str, Any]:
+    """Fields of an assumed quantity."""
+    return {"value": value, "kind": "assumed", "source": source}
+
+
 class Fraction(Quantity, ge=1e-6, le=1):
     """A fraction above zero, at most one."""
 

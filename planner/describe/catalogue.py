@@ -116,14 +116,8 @@ def aliases() -> dict[str, str]:
     }
 
 
-_OTHER_NAMES = {
-    "wordplay": "ezpz",
-    "nanogpt": "ddp",
-    "fsdp": "fsdp2",
-    "megatron": "megatron-lm",
-    "megatron-core": "megatron-lm",
-}
-"""Names by which people call frameworks of the catalogue."""
+_OTHER_NAMES = read_toml(Path(__file__).parent / "catalogues" / "other_names.toml")
+"""Names by which people call entries of the catalogues, and why some have none."""
 
 
 def load_framework(name: str) -> Framework:
@@ -136,7 +130,9 @@ def load_framework(name: str) -> Framework:
         path = Path(os.path.expanduser(plain))
         framework = _load(Framework, path).with_checked_switches()
     else:
-        framework = _named(Framework, "framework", _OTHER_NAMES.get(plain.lower(), plain))
+        framework = _named(
+            Framework, "framework", _OTHER_NAMES["frameworks"].get(plain.lower(), plain)
+        )
     return framework.with_switches(*switches) if switches else framework
 
 
@@ -151,6 +147,9 @@ def _named(cls: type[D], kind: str, name: str) -> D:
     for candidate in (name, name.lower()):
         if candidate in names(kind):
             return _from_catalogue(cls, kind, candidate)
+    for start, reason in _OTHER_NAMES["missing"].get(kind, {}).items():
+        if name.lower().startswith(start):
+            raise DescriptionError(f"{kind} {shorten(name)!r}: {reason}")
     listing = f"`planner {kind}s` lists all {len(names(kind))}"
     if kind == "model":
         listing += "; your own: a config.json, a TOML file, or org/name of the hub"

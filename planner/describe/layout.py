@@ -321,10 +321,10 @@ class Layout(Sharding, Chunks, Description):
 
 
 def with_schedule(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the usual pipeline schedule, or two chunks if the stated schedule is V-shaped."""
+    """Add the usual pipeline schedule, or two chunks if the stated schedule needs several."""
     if fields.get("pp", 1) == 1:
         return {"schedule": "none", **fields}
-    if fields.get("schedule") in V_SHAPED:
+    if fields.get("schedule") in (*V_SHAPED, "interleaved", "interleaved-1f1b"):
         return {"vpp": 2, **fields}
     return {"schedule": "1f1b" if fields.get("vpp", 1) == 1 else "interleaved-1f1b", **fields}
 

@@ -53,9 +53,10 @@ def print_tables(plan: Plan, out: Console) -> None:
     name = re.escape(getattr(plan.recommended, "framework", "-"))
     no_files = re.compile(rf"No files can be written for (the recommended layout|{name}):")
     unwritable = any(map(no_files.match, plan.notes))
-    emit = "planner emit ... (its files), " if plan.fits and not unwritable else ""
+    emit = "planner emit (its files), " if plan.fits and not unwritable else ""
     why = " (why no files can be written)" if unwritable else ""
-    print_answer([AnswerLine("Next", f"{emit}planner plan ... --explain{why}")], out)
+    network = ", --network" if plan.network_note else ""
+    print_answer([AnswerLine("Next", f"{emit}planner plan --explain{why}{network}")], out)
 
 
 def print_answer(lines: Iterable[AnswerLine], out: Console) -> None:

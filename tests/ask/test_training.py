@@ -134,6 +134,9 @@ def test_rows_of_startup_are_the_formulas() -> None:
         parts = start_up(scenario, Layouts.of(layout), start)
         assert row["start_s"] == pytest.approx(sum(float(part) for part in parts.values()))
         assert row["compile_s"] == 30
+        after = row["start_s"] - row["launch_s"] - row["imports_s"]
+        assert row["after_imports_s"] == pytest.approx(after)
+        assert f"; {format_seconds(row['after_imports_s'])} after imports" in answer.verdict
         assert "groups_s" not in row
         for name, part in parts.items():
             assert row.get(f"{name}_s", 0.0) == pytest.approx(float(part))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 import planner
-from planner.choose.micro_batch import best_micro_batch
+from planner.choose.micro_batch import best_micro_batch, micro_batch_note
+from planner.choose.planning import job_of_layout
 from planner.choose.preferences import preferences
 from planner.cost.estimate import Estimate
+from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -51,3 +53,29 @@ def test_the_fastest_that_is_safe(framework: str, model: str, zero_stage: int, l
     else:
         least = min(x.memory_bytes["total"] for x in tried.values())
         assert mine.memory_bytes["total"] == least
+
+
+@pytest.mark.parametrize(("model", "zero_stage"), [("bert-large", 0), ("llama-3-8b", 3)])
+def test_a_micro_batch_that_is_assumed_is_said_with_the_best_larger_one(
+    model: str, zero_stage: int
+) -> None:
+    layout = Layout(dp=32, zero_stage=zero_stage)
+    framework = load_framework("deepspeed")
+    place = load_model(model), load_machine("polaris")
+    length = place[0].default_sequence_length
+    own = Workload(global_batch=32, sequence_length=length)
+    note = micro_batch_note(job_of_layout(*place, layout, own, framework, Experience()), layout)
+    assert note.startswith("micro-batch 1, as none is stated")
+    tried = {}
+    for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        larger = layout.replaced(micro_batch=size)
+        job = own.replaced(global_batch=larger.global_batch)
+        one = planner.estimate(*place, larger, workload=job, framework=framework)
+        if one.fits and one.out_of_memory_probability <= preferences().risk:
+            tried[size] = one.tokens_per_s
+    best = max(tried, key=tried.__getitem__, default=1)
+    if best == 1:
+        assert ";" not in note
+    else:
+        assert f"; {best} gives {tried[best] / tried[1]:.1f} times the throughput" in note
+        assert f"a step of {32 * best:,} sequences" in note

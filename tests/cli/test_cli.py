@@ -91,6 +91,9 @@ def test_a_job_has_the_network_of_its_framework_or_the_one_that_is_asked(capsys:
     said = " ".join(run(capsys, *estimate, "--network", "sockets")[1].split())
     assert "on the network 'sockets'" in said
     assert "within a factor of 2.2" in said
+    said = " ".join(run(capsys, *estimate)[1].split())
+    assert re.search(r"The step is on plugin; [\d.]+ m?s on sockets; --network chooses\.", said)
+    assert "micro-batch 1, as none is stated; " in said
     # inside a node there is none
     inside = run(capsys, *estimate[:4], "--dp", "4", "--micro-batch", "1", "--json")[1]
     assert json.loads(inside)["network"] == ""

@@ -433,3 +433,25 @@ def test_kernels_that_a_runtime_lacks_are_not_used_there(machine: str, fused: bo
     assert kernels.fused_norm
     # what others run is not said to lack anything
     assert scenario(framework="fsdp2", machine=machine).framework == load_framework("fsdp2")
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "reason"),
+    [
+        (load_framework, "neox", "use megatron-deepspeed"),
+        (load_framework, "gpt-neox", "use megatron-deepspeed"),
+        (load_framework, "levanter", "JAX, which is not estimated"),
+        (load_framework, "nemo", "use megatron-lm"),
+        (load_machine, "tpu-v4", "TPUs are not estimated"),
+    ],
+)
+def test_what_the_catalogues_lack_is_refused_with_the_reason(
+    load: Callable[[str], object], name: str, reason: str
+) -> None:
+    with pytest.raises(DescriptionError, match=reason):
+        load(name)
+
+
+def test_names_that_people_type_are_those_of_the_catalogue() -> None:
+    for name, plain in (("wordplay", "ezpz"), ("fsdp", "fsdp2"), ("Megatron", "megatron-lm")):
+        assert load_framework(name) == load_framework(plain)

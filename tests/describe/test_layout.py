@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors, with_schedule
 from planner.errors import DescriptionError
 
 degree = st.sampled_from([1, 2, 3, 4, 8])
@@ -193,3 +193,11 @@ def test_hybrid_sharding_needs_a_group(name: str, stage: int) -> None:
 )
 def test_names_of_schedules(name: str, schedule: str) -> None:
     assert Layout.described({"pp": 2, "vpp": 2, "schedule": name}).schedule == schedule
+
+
+def test_interleaved_has_two_chunks_where_none_are_stated() -> None:
+    for name in ("interleaved", "interleaved-1f1b"):
+        fields = with_schedule({"pp": 4, "schedule": name})
+        layout = Layout.described(fields)
+        assert (layout.schedule, layout.vpp) == ("interleaved-1f1b", 2)
+    assert with_schedule({"pp": 4, "schedule": "interleaved", "vpp": 3})["vpp"] == 3

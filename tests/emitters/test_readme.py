@@ -84,3 +84,14 @@ def test_megatron_deepspeed_of_polaris_is_told_of_the_plugin_that_it_loads() -> 
     bare = place_files(load_machine("polaris", ("network=sockets",)), "megatron-deepspeed")
     assert "NCCL_NET=" not in bare["job.sh"]
     assert "the network 'sockets'" in bare["README.md"]
+
+
+def test_readme_says_how_ranks_get_samples_of_their_own() -> None:
+    own = place_files("polaris", "deepspeed")["README.md"]
+    replicas = re.search(r"num_replicas=(\d+), rank=REPLICA, seed=SEED", own)
+    assert replicas is not None
+    assert replicas[1] == "8"
+    for framework in ("ddp", "ezpz"):
+        drawn = place_files("polaris", framework, model="gpt2")["README.md"]
+        assert "draws its sequences at random, with a seed of its own" in drawn
+        assert "num_replicas" not in drawn

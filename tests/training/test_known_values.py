@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import planner
 from planner.cost.shards.layouts import Layouts
@@ -18,7 +19,9 @@ from planner.describe.training.training_run import (
 )
 from planner.describe.workload import Workload
 from planner.training.data.input import (
+    benchmark_dataset,
     cached_fraction,
+    fill_epochs,
     input_time,
     node_read_rate,
     reread_fraction,
@@ -71,6 +74,20 @@ def test_stage_times() -> None:
 
 def test_reread_fraction() -> None:
     assert reread_fraction(np.array([4, 1]), np.array([2, 9])).tolist() == [0.25, 1.0]
+
+
+def test_fill_epochs() -> None:
+    assert [fill_epochs(nodes, 0.9) for nodes in (1, 2, 560)] == [1, 4, 1289]
+
+
+def test_benchmark_dataset() -> None:
+    # mlcommons/storage_results_v1.0 @64c2ce48, YanRongTech's unet3d_gen_1client_36h100.sh: 36 H100
+    # on a host of 251 GB need 126,000 files, 17,203 GB, by 500 steps of 7; few steps: by memory
+    memory = ("node.host_memory_bytes=251GiB",)
+    host, unet3d = load_machine("dgx-h100", memory), planner.load_dataset("unet3d")
+    grown = benchmark_dataset(host, 1, 36 * 7, unet3d)
+    assert (grown.num_samples.value, grown.total_bytes // 2**30) == (126_000, 17_203)
+    assert benchmark_dataset(host, 1, 7, unet3d).total_bytes == pytest.approx(5 * 251 * 2**30)
 
 
 def test_cached_fraction() -> None:

@@ -116,7 +116,8 @@ def _numbers(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     role = "chosen" if job.layout else "recommended"
     rate = f"MFU {100 * shown.mfu:.0f} %, {format_amount(shown.tokens_per_s)} {job.workload.unit}/s"
     risk = f"out-of-memory risk {percent_chance(shown.out_of_memory_probability)}"
-    numbers = f"{rate}, {risk}; {cost_sentence(plan, shown)}"
+    network = f" {plan.network_note}" if plan.network_note and shown == plan.recommended else ""
+    numbers = f"{rate}{network}, {risk}; {cost_sentence(plan, shown)}"
     st.caption(escape(f"Numbers of the {role} layout: {estimate_words(shown)}: {numbers}"))
 
 

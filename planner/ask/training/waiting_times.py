@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Unpack
 
 from planner.ask.answer import Row
@@ -10,7 +11,9 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.scan import count_range, doublings, scan
 from planner.choose.jobs.job_spec import JobSpec
 from planner.cost.shards.layouts import Layouts
+from planner.describe.base import assumed
 from planner.describe.catalogue import load_dataset
+from planner.describe.files import read_toml
 from planner.describe.training.training_run import (
     Dataset,
     Environment,
@@ -20,11 +23,15 @@ from planner.describe.training.training_run import (
     StartUp,
 )
 from planner.training.data import Change, InputTime, changes, input_time
-from planner.training.resilience.start import START_PARTS, start_up
+from planner.training.data.input import benchmark_dataset, fill_epochs
+from planner.training.resilience.start import START_PARTS, constants, start_up
 from planner.units import counted, format_bytes, format_seconds
 
 _LEAST_GAIN = 0.005
 """Smallest gain of utilisation that counts as a help."""
+_PHRASES = read_toml(Path(__file__).with_name("loader_changes.toml"))
+_ENDLESS = 1e9
+"""Epochs after which caches are full."""
 
 
 @question
@@ -35,7 +42,6 @@ def startup(
     most_nodes: int | None = None,
     environment: Environment = "file-system",
     loading: Loading = "none",
-    global_groups: bool = False,
     compile_s: float = 0.0,
     data_index_s: float = 0.0,
     warm_up_s: float = 0.0,
@@ -43,14 +49,13 @@ def startup(
 ) -> Findings:
     """Show the start-up time of a job on doublings of the nodes, for the recommended layouts.
 
-    Parts run one after another: launch, imports, process groups, communicators, the model, its
-    weights, the dataset's index, compilation, slower first steps. Parts that depend on the machine
-    and the ranks are modelled; the others take the time that the options state.
+    Parts run one after another: launch, imports, communicators, the model, its weights, the
+    dataset's index, compilation, slower first steps. Parts that depend on the machine and the ranks
+    are modelled; the others take the time that the options state.
     """
     start = StartUp(
         environment=environment,
         loading=loading,
-        ordered_groups=not global_groups,
         compile_s=compile_s,
         data_index_s=data_index_s,
         warm_up_s=warm_up_s,
@@ -62,7 +67,8 @@ def startup(
     empty -= {name for row in rows for name in empty if row.get(name)}
     fitting = [row for row in rows if row["fits"]]
     times = ", in ".join(
-        f"{format_seconds(row['start_s'])} on {counted(row['nodes'], 'node')} ({row['reason']})"
+        f"{format_seconds(row['start_s'])} on {counted(row['nodes'], 'node')} ({row['reason']}; "
+        f"{format_seconds(row['after_imports_s'])} after imports)"
         for row in (*fitting[:1], *fitting[1:][-1:])
     )
     verdict = f"A job of {job.model.name} on {job.machine.name} starts in {times}."
@@ -73,10 +79,13 @@ def startup(
         verdict,
         [{name: row[name] for name in row if name not in empty} for row in rows],
         notes=[
-            *(_other_starts(points.fitting()[-1], start) if fitting else ()),
             "Not counted: waiting in the queue, modules, staging before the launch, evaluation "
-            "before the first step. Imports are those of a first run, as measured on 8 nodes of "
-            "Frontier; they take seconds where the nodes have the files in memory.",
+            "before the first step, groups at whose creation all ranks wait.",
+            "A program that times its own start begins after its imports. Imports are those of a "
+            "first run, as measured on 8 nodes of Frontier; they take "
+            f"{format_seconds(constants().import_s.value)} where the nodes have the files in "
+            "memory, as in a second run, or on their disks, brought there as one file (sbcast, a "
+            "container, a squashed image).",
             "Compilation, the dataset's index and slower first steps are as long as stated.",
         ],
         success=bool(fitting),
@@ -99,31 +108,11 @@ def _start_row(point: PlanPoint, start: StartUp) -> Row:
         "framework": point.best.framework,
         "layout": str(point.best.layout),
         "start_s": total,
+        "after_imports_s": total - parts["launch"] - parts["imports"],
         **{f"{name}_s": seconds for name, seconds in parts.items()},
         "node_hours": point.nodes * total / 3600,
         "reason": f"{START_PARTS[largest]} {100 * parts[largest] / total:.0f} %",
     }
-
-
-def _other_starts(point: PlanPoint, start: StartUp) -> Iterator[str]:
-    """Compare other ways to start, using the same formulas."""
-    now_s, place = sum(_start_parts(point, start).values()), f"on {counted(point.nodes, 'node')}"
-    if start.environment != "local-disk" and point.machine.num_nodes.value > 1:
-        local = start.replaced(environment="local-disk")
-        local_s = sum(_start_parts(point, local).values())
-        yield (
-            f"With the Python environment brought to the nodes as one file (sbcast, a container, a "
-            f"squashed image) the start takes {format_seconds(local_s)} {place}, "
-            f"{format_seconds(now_s - local_s)} less, plus the time to bring it there."
-        )
-    unordered = start.replaced(ordered_groups=False)
-    waiting_s = sum(_start_parts(point, unordered).values())
-    if waiting_s - now_s > 1:  # 0 if all ranks wait already
-        yield (
-            f"If all ranks wait for each other at every new group, as with torch's new_group "
-            f"without use_local_synchronization, the start takes {format_seconds(waiting_s)} "
-            f"{place}, by an assumed time of such a wait; device meshes do not wait."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,39 +122,48 @@ class _Input:
     job: JobSpec
     step_s: float
     ranks_per_node: float
-    dataset: Dataset
+    stored: Dataset
+    """The dataset as it is, which a step may exceed."""
+    keeps_size: bool
     loader: Loader
+    epochs: float
 
-    @property
-    def epochs(self) -> float:
-        """Number of epochs, at least two because caches help from the second epoch on."""
-        return max(self.job.workload.epochs, 2.0)
+    def samples(self, nodes: int) -> float:
+        """Samples of a step on a number of nodes."""
+        return self.job.workload.global_batch * nodes / self.job.nodes
 
-    def time(self, nodes: int, staging: Staging) -> InputTime:
-        """Time to read a step's samples on a number of nodes."""
-        samples = self.job.workload.global_batch * nodes / self.job.nodes
-        step = self.job.machine, nodes, self.ranks_per_node, samples, self.step_s
-        return input_time(*step, self.dataset, self.loader.replaced(staging=staging), self.epochs)
+    def dataset(self, nodes: int) -> Dataset:
+        """The dataset; if a step exceeds it and its size is not stated, grown to a benchmark's."""
+        samples = self.samples(nodes)
+        if self.keeps_size or samples <= self.stored.num_samples.value:
+            return self.stored
+        return benchmark_dataset(self.job.machine, nodes, samples, self.stored)
+
+    def time(self, nodes: int, loader: Loader, epochs: float) -> InputTime:
+        """Time to read a step's samples on a number of nodes, averaged over epochs."""
+        step = self.job.machine, nodes, self.ranks_per_node, self.samples(nodes), self.step_s
+        return input_time(*step, self.dataset(nodes), loader, epochs)
 
     @property
     def now(self) -> InputTime:
         """Time on the job's nodes with the loader's present settings."""
-        return self.time(self.job.nodes, self.loader.staging)
+        return self.time(self.job.nodes, self.loader, self.epochs)
 
     def changes(self) -> list[Change]:
         """Try other settings on the job's nodes, highest utilisation first."""
         job, batch = self.job, self.job.workload.global_batch
         step = job.machine, job.nodes, self.ranks_per_node, batch, self.step_s
-        tried = changes(*step, self.dataset, self.loader, self.epochs)
+        tried = changes(*step, self.dataset(job.nodes), self.loader, self.epochs)
         return sorted(tried, key=lambda change: -float(change.time.utilisation))
 
-    def row(self, nodes: int, staging: Staging) -> Row:
-        """Return the table row of one node count and staging."""
-        time = self.time(nodes, staging)
-        slowest = str(time.bound)
+    def row(self, nodes: int, staging: Staging, sharded: bool) -> Row:
+        """Return the table row of one node count, staging and way of reading."""
+        loader = self.loader.replaced(staging=staging, sharded=sharded)
+        time, full = (self.time(nodes, loader, epochs) for epochs in (self.epochs, _ENDLESS))
+        slowest, fills = str(time.bound), staging == "memory" and not sharded
         return {
             "nodes": nodes,
-            "staging": staging,
+            "staging": f"{staging}, sharded" if sharded and staging != "none" else staging,
             "utilisation": float(time.utilisation),
             "step_time_s": self.step_s,
             "delivery_s": float(time.delivery_s),
@@ -173,6 +171,9 @@ class _Input:
             "first_epoch_waits_s": float(time.first_epoch_exposed_s),
             "staging_s": float(time.staging_s),
             "kept": float(time.cached),
+            "fill_epochs": fill_epochs(nodes, 0.9 * float(full.cached)) if fills else None,
+            "full_utilisation": float(full.utilisation),
+            "dataset_bytes": self.dataset(nodes).total_bytes,
             "reason": f"{slowest} {format_seconds(float(time.stages[slowest]))}",
         }
 
@@ -184,6 +185,7 @@ def data(
     nodes: int = 1,
     dataset: str = "megatron-tokens",
     dataset_samples: float | None = None,
+    dataset_epochs: int = 2,
     step_seconds: float | None = None,
     workers: int = 4,
     prefetch: int = 2,
@@ -211,7 +213,7 @@ def data(
     )
     description = load_dataset(dataset)
     if dataset_samples is not None:
-        samples = {"value": dataset_samples, "kind": "assumed", "source": "set by the user"}
+        samples = assumed(dataset_samples, "set by the user")
         description = description.replaced(num_samples=samples)
     description = description.of_sequences(job.workload.sequence_length)
     ranks = float(job.machine.node.num_devices)
@@ -220,16 +222,19 @@ def data(
         # ranks of a tensor, pipeline or context group share the samples that one of them reads
         ranks = max(ranks / (best.layout.tp * best.layout.pp * best.layout.cp), 1.0)
         step_seconds = best.step_time_s
-    reading = _Input(job, step_seconds, ranks, description, loader)
+    epochs = max(job.workload.epochs, dataset_epochs)
+    keeps_size = dataset_samples is not None
+    reading = _Input(job, step_seconds, ranks, description, keeps_size, loader, epochs)
     limit = int(job.machine.num_nodes.value)
     counts = doublings(range(1, min(most_nodes or limit, limit) + 1))
     # staging to local disk is useful only if the dataset is on another file system
     has_disk = job.machine.node.local_disk and job.machine.file_system(file_system)
     places: list[Staging] = ["none", "local-disk", "memory"] if has_disk else ["none", "memory"]
+    ways = [(place, sharded) for place in places] + [("memory", True)] * (not sharded)
     return Findings(
         _delivery_verdict(reading),
-        [reading.row(count, place) for count in counts for place in places],
-        notes=[*_data_notes(reading)],
+        [reading.row(count, *way) for count in counts for way in ways],
+        notes=[*_data_notes(reading, counts)],
     )
 
 
@@ -242,11 +247,14 @@ def _delivery_verdict(reading: _Input) -> str:
         "local-disk": "local disks",
         "memory": "memory after the first epoch",
     }[loader.staging]
-    size = format_bytes(job.workload.global_batch * reading.dataset.sample_bytes.value)
+    stored, samples = reading.stored, job.workload.global_batch
+    size = f"{format_bytes(samples * stored.sample_bytes.value)} of a step"
+    if samples > stored.num_samples.value:
+        size += f" (more than the {format_bytes(stored.total_bytes)} of the dataset)"
     delivery_s, wait = float(now.delivery_s), format_seconds(float(now.exposed_s))
     sentence = (
-        f"{job.model.name} reads {reading.dataset.name} from {source} on "
-        f"{counted(job.nodes, 'node')} of {job.machine.name}: the {size} of a step arrive in "
+        f"{job.model.name} reads {stored.name} from {source} on "
+        f"{counted(job.nodes, 'node')} of {job.machine.name}: the {size} arrive in "
         f"{format_seconds(delivery_s)} ({now.bound}), computing takes "
         f"{format_seconds(reading.step_s)}"
     )
@@ -270,23 +278,18 @@ def _utilisation(time: InputTime) -> str:
 
 def _change_phrase(reading: _Input, change: Change) -> str:
     loader, packed = change.loader, change.dataset.samples_per_file.value
-    return {
-        "workers": f"giving a rank {loader.workers} workers instead of {reading.loader.workers}",
-        "prefetch": f"letting {counted(loader.workers, 'worker')} prefetch {loader.prefetch} "
-        "batches",
-        "decoded": "storing samples decoded (augmentation not counted)",
-        "larger files": f"packing {packed:,.0f} samples into a file",
-        "stripes": f"striping files over {loader.stripe_count} targets",
-        "shards": "keeping a part of the dataset in every node's "
-        + {"none": "", "local-disk": "disk", "memory": "memory"}[loader.staging],
-        "local disk": "copying the dataset to the local disks first",
-        "memory": "leaving it to the page cache",
-    }[change.name]
+    return _PHRASES[change.name].format(
+        now=reading.loader,
+        then=loader,
+        packed=packed,
+        workers=counted(loader.workers, "worker"),
+        place=loader.staging.removeprefix("local-"),
+    )
 
 
-def _data_notes(reading: _Input) -> Iterator[str]:
+def _data_notes(reading: _Input, counts: list[int]) -> Iterator[str]:
     """Yield the changes that help, best first, and what is not counted."""
-    now, dataset = reading.now, reading.dataset
+    now, dataset = reading.now, reading.stored
     for change in reading.changes():
         if float(change.time.utilisation - now.utilisation) >= _LEAST_GAIN:
             copy_s = float(change.time.staging_s)
@@ -308,6 +311,17 @@ def _data_notes(reading: _Input) -> Iterator[str]:
         "most."
     )
     yield f"Not counted: other jobs on the file system, gradients on the same interfaces{uneven}."
+    grown = [count for count in counts if reading.dataset(count) is not dataset]
+    if grown:
+        yield (
+            f"From {counted(grown[0], 'node')} on a step takes more samples than {dataset.name} "
+            "has: the dataset is grown there by the rule of MLPerf Storage, 500 steps an epoch and "
+            "5 times the memory of the nodes; state the samples of an epoch for another size."
+        )
+    yield (
+        "Of a shuffled dataset a node reads other samples in each epoch: its page cache fills over "
+        "epochs, to 90 % of what fits in those listed. Sharded, a node keeps its own part."
+    )
 
 
 def _unknown_rates(reading: _Input, now: InputTime) -> str:

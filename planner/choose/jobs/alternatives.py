@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.choose.jobs.job_search import JobCandidates, search_job, search_jobs
@@ -13,7 +13,9 @@ from planner.choose.preferences import preferences, user_file
 from planner.choose.search import SearchScope
 from planner.choose.search.expected_time import factors_of
 from planner.choose.search.recommendation import recommend
-from planner.cost.estimate import Estimate
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
 from planner.describe.machine.variants import take_devices
 from planner.tables import Record
 from planner.units import counted, format_seconds
@@ -202,6 +204,17 @@ def _may_lead(job: JobSpec, each: Alternative, best: Alternative) -> bool:
 def of_kind(alternatives: Sequence[Alternative], kind: Kind) -> list[Alternative]:
     """The alternatives of one kind, in their order."""
     return [each for each in alternatives if each.kind == kind]
+
+
+def network_choice(scenario: Scenario, best: Estimate) -> str:
+    """Name an estimate's network, and its step on others; empty if none notably differs."""
+    steps = []
+    for name in (each.name for each in scenario.machine.networks if best.network):
+        elsewhere = replace(scenario, machine=scenario.machine.on_network(name))
+        step_s = estimate_layouts(elsewhere, Layouts.of(best.layout))[0].step_time_s
+        if abs(step_s / best.step_time_s - 1) > preferences().tolerance:
+            steps.append(f"{format_seconds(step_s)} on {name}")
+    return f"on {best.network}; {', '.join(steps)}" if steps else ""
 
 
 def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:

@@ -92,7 +92,7 @@ def _schedule(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[st
     if breaks(~x.v_shaped & ((x.vpp > 1) != interleaved(x))):
         yield (
             f"vpp = {y.vpp} with schedule {y.schedule!r}: only interleaved-1f1b has several "
-            "chunks per stage; set vpp = 1 or that schedule"
+            "chunks per stage, at least 2; change vpp or the schedule"
         )
     fewest = fewest_micro_batches(x)
     if breaks(x.num_microbatches < fewest):
@@ -104,7 +104,7 @@ def _schedule(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[st
     if breaks(interleaved(x) & (x.grad_accumulation % x.pp != 0)):
         yield (
             f"grad_accumulation = {y.grad_accumulation} is not a multiple of pp = {y.pp}, "
-            "which the interleaved schedule requires; change micro_batch or use 1f1b"
+            "which the interleaved schedule requires; change global_batch or use 1f1b"
         )
 
 

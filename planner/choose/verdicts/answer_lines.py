@@ -34,7 +34,7 @@ def answer_lines(plan: Plan) -> list[AnswerLine]:
     lines = (
         AnswerLine(fit_word(estimate), f"{job_sentence(plan)}."),
         AnswerLine("Change", headline(plan)),
-        *estimate_lines(estimate, plan.device_memory_bytes),
+        *estimate_lines(estimate, plan.device_memory_bytes, plan.network_note),
         AnswerLine("Cost", cost_sentence(plan, estimate)),
         AnswerLine("Why", fastest_gain(plan)),
         AnswerLine("Scale", plan.scale_note),
@@ -77,14 +77,14 @@ def _memory(plan: Plan, estimate: Estimate) -> str:
     return f"{used:.1f} of {limit:.1f} GiB"
 
 
-def estimate_lines(estimate: Estimate, device_bytes: float) -> Iterator[AnswerLine]:
+def estimate_lines(estimate: Estimate, device_bytes: float, on: str = "") -> Iterator[AnswerLine]:
     """Yield the layout in words, its step time, and its memory on devices of `device_bytes`."""
     yield AnswerLine("Run", estimate_words(estimate))
     yield AnswerLine(
         "Step",
         f"{format_seconds(estimate.step_time_s)} ({step_interval(estimate)}), "
         f"MFU {100 * estimate.mfu:.0f} %, {format_amount(estimate.tokens_per_s)} "
-        f"{throughput_unit(estimate)}/s",
+        f"{throughput_unit(estimate)}/s{f' {on}' if on else ''}",
     )
     used = estimate.memory_bytes["total"]
     text = f"{memory_bar(used / device_bytes)} {used / GIB:.1f} of {device_bytes / GIB:.1f} GiB"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from planner.describe.base import assumed
 from planner.describe.machine.machine import Machine
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_places, parse_quantity
@@ -24,11 +25,8 @@ def reserve_memory(machine: Machine, percent: float) -> Machine:
         )
     installed = machine.device.memory_bytes.value
     fields = machine.model_dump()
-    fields["device"]["memory_bytes"] = {
-        "value": installed * (1 - percent / 100),
-        "kind": "assumed",
-        "source": f"the user leaves {percent:g} % of {format_bytes(installed)} free",
-    }
+    source = f"the user leaves {percent:g} % of {format_bytes(installed)} free"
+    fields["device"]["memory_bytes"] = assumed(installed * (1 - percent / 100), source)
     return Machine.described(fields, where="memory left free")
 
 
@@ -57,7 +55,7 @@ def take_devices(machine: Machine, devices: int) -> Machine:
         return machine
     fields = machine.model_dump()
     node, part = fields["node"], f"{devices} of {node_devices} devices of a node of {machine.name}"
-    fields["num_nodes"] = {"value": 1, "kind": "assumed", "source": f"the job is on {part}"}
+    fields["num_nodes"] = assumed(1, f"the job is on {part}")
     node["num_devices"] = devices
     node["devices_per_card"] = min(node["devices_per_card"], devices)
     nics = sorted(set(node["nic_of_device"][:devices]))

@@ -194,9 +194,6 @@ class StartUp(Description):
     """Origin of the weights. none: random, broadcast from rank 0 if not sharded; sharded: each rank
     reads its shard; rank-0: rank 0 reads everything and broadcasts; every-rank: every rank reads
     everything."""
-    ordered_groups: bool = True
-    """Whether only member ranks create a process group; else all ranks of the job synchronise at
-    every group (torch's new_group without use_local_synchronization)."""
     compile_s: _StartUpSeconds = 0.0
     """Compile time: torch.compile, kernels built at first use [s]."""
     data_index_s: _StartUpSeconds = 0.0

@@ -1,6 +1,7 @@
 """Input: time to deliver a batch, and the part of it that prefetch does not hide."""
 
 import functools
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.arrays import Float
 from planner.cost.constants import load
-from planner.describe.base import Description, Duration, Fraction, Quantity
+from planner.describe.base import Description, Duration, Fraction, Quantity, assumed
 from planner.describe.machine import FileSystem, Machine
 from planner.describe.training.training_run import Dataset, Loader
 from planner.errors import DescriptionError
@@ -28,6 +29,10 @@ class DataConstants(Description):
     """Time of a small read at a random place of an open file there [s]."""
     hand_over_s: Duration
     """Time to fetch a ready batch in a step [s]."""
+    epoch_steps: Quantity
+    """Steps that an epoch of a benchmark's dataset has at least."""
+    memory_multiple: Quantity
+    """Size of a benchmark's dataset over the memory of all nodes, at least."""
 
 
 @functools.cache
@@ -38,10 +43,8 @@ def constants() -> DataConstants:
 
 def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
     """Read rate of a node from a file system that all nodes read at once; inf if unknown [B/s]."""
-    part = np.full(np.shape(nodes), np.inf)
-    if system and system.reading:
-        part = system.reading.value / np.asarray(nodes, float)
-    return np.minimum(part, _interfaces_rate(machine, system))
+    aggregate = system.reading.value if system and system.reading else np.inf
+    return np.minimum(aggregate / np.asarray(nodes, float), _interfaces_rate(machine, system))
 
 
 def _interfaces_rate(machine: Machine, system: FileSystem | None) -> float:
@@ -164,6 +167,21 @@ def cached_fraction(
         reread = np.ones_like(fits) if loader.sharded else reread_fraction(nodes, epochs)
         return 0 * fits, np.minimum(fits, reread)
     return fits, fits
+
+
+def fill_epochs(nodes: int, share: float) -> int:
+    """Epochs after which a node has read a share of a dataset that is shuffled over all nodes."""
+    return math.ceil(math.log1p(-share) / math.log1p(-1 / nodes)) if nodes > 1 else 1
+
+
+def benchmark_dataset(
+    machine: Machine, nodes: float, samples_per_step: float, dataset: Dataset
+) -> Dataset:
+    """Dataset with as many samples as MLPerf Storage requires, by steps and by memory of nodes."""
+    rules, memory_bytes = constants(), nodes * machine.node.host_memory_bytes.value
+    by_memory = rules.memory_multiple.value * memory_bytes / dataset.sample_bytes.value
+    samples = max(rules.epoch_steps.value * samples_per_step, by_memory)
+    return dataset.replaced(num_samples=assumed(samples, "the rule of MLPerf Storage"))
 
 
 def _node_bytes(dataset: Dataset, loader: Loader, nodes: Float) -> Float:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from numpy.typing import ArrayLike
 
+from planner.describe.base import assumed
 from planner.describe.machine import Machine
 from planner.describe.training.training_run import Dataset, Loader
 from planner.training.data.input import InputTime, input_time
@@ -58,14 +59,12 @@ def _variants(
     if not loader.prefetch or not loader.workers:
         yield "prefetch", dataset, loader.replaced(workers=max(loader.workers, 1), prefetch=hidden)
     if dataset.compressed and dataset.decode_s.value:
-        origin = {"kind": "assumed", "source": "stored decoded"}
-        size = {"value": dataset.host_bytes, **origin}
-        stored = {"sample_bytes": size, "decode_s": {"value": 0.0, **origin}}
+        sizes = {"sample_bytes": dataset.host_bytes, "decode_s": 0.0}
+        stored = {name: assumed(size, "stored decoded") for name, size in sizes.items()}
         yield "decoded", dataset.replaced(**stored, compressed=False), loader
     per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
     if per_file > dataset.samples_per_file.value:
-        source = f"record files of {_FILE_BYTES / 1e9:g} GB"
-        number = {"value": per_file, "kind": "assumed", "source": source}
+        number = assumed(per_file, f"record files of {_FILE_BYTES / 1e9:g} GB")
         packed = dataset.replaced(samples_per_file=number, order="sequential")
         yield "larger files", packed, loader.replaced(order="sequential")
     system = machine.file_system(loader.file_system)

@@ -45,8 +45,6 @@ class StartConstants(Description):
     """Creating each further communicator [s]."""
     communicator_rank_s: Quantity
     """Time that each rank adds to a communicator [s]."""
-    barrier_rank_s: Quantity
-    """Time that each rank adds to a barrier over the store [s]."""
     built_elements_per_s: Quantity
     """Parameters per second that a process initialises on the host."""
 
@@ -84,16 +82,6 @@ def _sizes(layouts: Layouts) -> list[Float]:
     return [np.where(size < layouts.world, size, 1).astype(float) for size in sizes]
 
 
-def _groups_s(layouts: Layouts, start: StartUp) -> Float:
-    """Time of the barriers of all ranks, one at the creation of each process group [s]."""
-    world, count = np.asarray(layouts.world, dtype=float), np.zeros(np.shape(layouts.world))
-    if start.ordered_groups:
-        return count
-    for size in _sizes(layouts):
-        count = count + np.where(size > 1, world / size, 0.0)
-    return count * world * constants().barrier_rank_s.value
-
-
 def start_up(
     scenario: Scenario,
     layouts: Layouts,
@@ -108,7 +96,6 @@ def start_up(
     parts: dict[str, Float | float] = {
         "launch": rates.launch_s.value,
         "imports": imports_s(nodes_of(scenario.machine, layouts), options),
-        "groups": _groups_s(layouts, options),
         "communicators": communicators_s(layouts),
         "model": full_model / rates.built_elements_per_s.value,
         "weights": loading_s(scenario, layouts, options.loading, checkpoints),

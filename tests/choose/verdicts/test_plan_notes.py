@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+import planner
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
+from planner.choose.verdicts.answer_lines import answer_lines
 from planner.choose.verdicts.plan_notes import learning_rate_note, utilisation_notes
 from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from planner.units import format_seconds
 from tests.descriptions import scenario
 
 
@@ -92,3 +95,24 @@ def test_a_rate_of_256_is_scaled_by_both_rules() -> None:
     """Goyal et al. 2017: 0.1 for 256 is 3.2 for 8,192; the square root of 32 is 5.66."""
     note = learning_rate_note(Workload(sequence_length=128, global_batch=8192))
     assert "linear rule x32 (SGD), square-root rule x5.66 (Adam)" in note
+
+
+def test_a_plan_names_its_network_and_the_step_on_others() -> None:
+    """Polaris: the site's own documents unset the plugin, without which NCCL takes TCP."""
+    job = Workload(sequence_length=4096, global_batch=256)
+    plan = planner.plan(
+        "llama-2-7b", "polaris", nodes=8, workload=job, frameworks="megatron-deepspeed"
+    )
+    best = plan.recommended
+    assert best is not None
+    sockets = planner.load_machine("polaris", ("network=sockets",))
+    slow = planner.estimate(
+        "llama-2-7b", sockets, best.layout, workload=job, framework=best.framework
+    )
+    assert slow.step_time_s > 1.5 * best.step_time_s
+    [step] = [line.text for line in answer_lines(plan) if line.label == "Step"]
+    assert step.endswith(f"on plugin-staged; {format_seconds(slow.step_time_s)} on sockets")
+    # inside a node, and on a machine with one network, there is nothing to choose
+    for machine, nodes in (("polaris", 1), ("perlmutter", 8)):
+        other = planner.plan("llama-3.2-1b", machine, nodes=nodes, workload=job)
+        assert other.network_note == ""

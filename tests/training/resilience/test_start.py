@@ -53,19 +53,6 @@ def test_communicators_take_as_long_as_nccl_says() -> None:
     assert whole(1) == 0
 
 
-def test_groups_of_all_ranks_grow_with_the_ranks_square() -> None:
-    # the constant is no proof of anything: it is not read in a copy of its source. What it is for
-    # is that ordered groups take nothing, and that time grows with the ranks' square
-    def groups(dp: int, *, ordered: bool) -> float:
-        layouts = Layouts.of(Layout(tp=8, pp=8, dp=dp))
-        return float(
-            start_up(job("megatron-lm"), layouts, StartUp(ordered_groups=ordered))["groups"]
-        )
-
-    assert groups(64, ordered=False) > 3.5 * groups(32, ordered=False)
-    assert groups(32, ordered=True) == 0
-
-
 def test_experts_have_groups_of_their_own() -> None:
     dense = float(communicators_s(Layouts.of(Layout(tp=2, dp=32))))
     spread = float(communicators_s(Layouts.of(Layout(tp=2, dp=32, ep=8))))
