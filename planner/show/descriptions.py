@@ -1,6 +1,7 @@
 """Descriptions: display of machines, frameworks, models, layouts and configuration files."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -285,9 +286,19 @@ def traced_page(traced: Traced) -> list[Block]:
         ),
         Line("working: peak in its backward pass beyond the kept tensors"),
         Line(f"forward: {traced.flop / 2:,.0f} multiply-adds a sample"),
+        Line(f"tensor parallelism: {_split_text(traced)}"),
+        Line(f"pipeline stages: {traced.no_pp or f'cut before any of {len(traced.units)} blocks'}"),
         Line(f"buffers: {format_bytes(traced.buffer_bytes)}, not in the estimates"),
         Line(f"kept for any batch size: {constant}, not in the estimates either"),
     ]
+
+
+def _split_text(traced: Traced) -> str:
+    if not traced.splits:
+        return traced.no_tp or "not traced"
+    kinds = Counter(split.kind for split in traced.splits)
+    counts = ", ".join(f"{count} by {kind}" for kind, count in kinds.items())
+    return f"Linear layers {counts}; the degree divides {traced.split_width}"
 
 
 def _block_record(block: TracedBlock) -> Record:
@@ -337,7 +348,7 @@ def _table(block: Mapping[str, Any]) -> Any:
         if isinstance(value, list):
             lines = tomlkit.array()
             for item in value:
-                lines.append(line(item))
+                lines.append(line(item) if isinstance(item, dict) else item)
             table.add(name, lines.multiline(True))
         else:
             table.add(name, line(value) if isinstance(value, dict) else value)

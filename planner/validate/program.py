@@ -92,6 +92,9 @@ def trace_command(
 
 @app.command("run")
 def run_command(
+    module: Annotated[
+        str, typer.Argument(help="FILE.py:FUNCTION of your own module (the file is run).")
+    ] = "",
     strategy: Annotated[
         list[str] | None,
         typer.Option(help=f"Repeatable: all, {', '.join(STRATEGIES)}.", show_default="all"),
@@ -141,7 +144,7 @@ def run_command(
         sequence=seq_length,
         profile=profile,
         fault=fault,
-        model=model,
+        model=module or model,
         exact=exact,
     )
     try:

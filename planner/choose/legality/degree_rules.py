@@ -35,11 +35,16 @@ def _axis(name: str) -> Rule:
 def _unsplit_samples(name: str) -> Rule:
     @rule(f"models trained on samples are not split over {name}", name)
     def unsplit(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-        if breaks((getattr(x, name) > 1) & q.model.counts_samples):
-            yield (
-                f"{name} = {getattr(y, name)}: {q.model.name} is not a transformer and "
-                f"supports only data parallelism; use {name} = 1"
+        traced = q.model.traced
+        is_split = traced is not None and traced.is_split(name)
+        if breaks((getattr(x, name) > 1) & q.model.counts_samples & (not is_split)):
+            reason = getattr(traced, f"no_{name}", "")
+            why = (
+                f"cannot be split, as {reason}"
+                if reason
+                else ("is not a transformer and supports only data parallelism")
             )
+            yield f"{name} = {getattr(y, name)}: {q.model.name} {why}; use {name} = 1"
 
     return unsplit
 
@@ -69,6 +74,13 @@ def _ffn(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     if breaks(width % x.tp != 0):
         remedy = one_of(width, q.model.num_heads)
         yield f"tp = {y.tp} does not divide the feed-forward width {width}; {remedy}"
+
+
+@rule("tp does not divide the Linear layers", "tp")
+def _linears(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    width = q.model.traced.split_width if q.model.traced is not None else 0
+    if breaks(width % x.tp != 0):
+        yield f"tp = {y.tp} does not divide the Linear layers' width {width}; {one_of(width)}"
 
 
 @rule("tp straddles nodes", "tp")
@@ -257,7 +269,7 @@ def _routes_once(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator
 DEGREES: tuple[Rule, ...] = (
     *map(_axis, _AXES),
     *map(_unsplit_samples, _AXES),
-    *(_heads, _kv_heads, _ffn, _node),
+    *(_heads, _kv_heads, _ffn, _linears, _node),
     *(_context_kind, _exchanged_heads, _context_alone, _sequence),
     *(_ramp, _loss_chunks, _split_sequence, _user_buffers),
     *(_imbalance, _expert_split, _expert_width, _spread, _routes_once),

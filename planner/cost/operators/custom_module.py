@@ -13,6 +13,9 @@ from planner.describe.model.traced_file import (
     traced_weights,
 )
 
+_REDUCED = {"column": (1, 0), "gathered": (1, 0.5), "row": (0, 1), "replicated": (0, 0)}
+"""All-reduces of the gradient that enters a product, and of its result."""
+
 
 def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
     """Blocks of a traced module under a workload and a framework.
@@ -44,23 +47,49 @@ def _bytes(sizes: Sizes, figure: InPrecisions) -> float:
 
 def _block(sizes: Sizes, block: Block, traced: TracedBlock) -> Block:
     kernels_run = [operation for operation in traced.operations for _ in range(operation.count)]
-    working = (Saved("gradients", _bytes(sizes, traced.working), "replicated"),)
-    kernels = Pointwise(
-        "kernels",
-        _bytes(sizes, traced.forward),
-        _bytes(sizes, traced.backward),
-        "replicated",
-        num_kernels=round(_chosen(sizes, traced.kernels)),
-    )
+    working = _saved(sizes, traced, "gradients", "working")
+    forward, backward = _parts(sizes, traced, "forward"), _parts(sizes, traced, "backward")
+    count = round(_chosen(sizes, traced.kernels))
+    kernels = [Pointwise("kernels", forward[0], backward[0], "replicated", num_kernels=count)]
+    if forward[1] or backward[1]:
+        kernels.append(Pointwise("split kernels", forward[1], backward[1], "sharded", 0))
     return replace(
         block,
         gemms=tuple(_gemm(block.name, run) for run in kernels_run if run.kind != "attention"),
         attentions=tuple(_attention(run) for run in kernels_run if run.kind == "attention"),
-        pointwise=(kernels, *_orders(sizes, kernels_run)),
-        saved=(Saved("kept", _bytes(sizes, traced.saved), "replicated"),),
+        pointwise=(*kernels, *_orders(sizes, kernels_run)),
+        saved=_saved(sizes, traced, "kept", "saved"),
+        num_tp_collectives=_collectives(sizes, kernels_run),
         # a layer has one alternative per half; here both are the same
         working=(working, working) if block.kind == "layer" else (working,),
     )
+
+
+def _parts(sizes: Sizes, traced: TracedBlock, figure: str) -> tuple[float, float]:
+    """Bytes per sample that tensor parallelism leaves whole, and those that it divides [B]."""
+    total = _bytes(sizes, getattr(traced, figure))
+    divided = total * float(getattr(traced.divided, figure))
+    return total - divided, divided
+
+
+def _saved(sizes: Sizes, traced: TracedBlock, name: str, figure: str) -> tuple[Saved, ...]:
+    whole, divided = _parts(sizes, traced, figure)
+    split = (Saved(f"split {name}", divided, "sharded"),) if divided else ()
+    return (Saved(name, whole, "replicated"), *split)
+
+
+def _collectives(sizes: Sizes, operations: list[TracedOperation]) -> float:
+    """All-reduces of the widest tensor between blocks, as a mean of forward and backward.
+
+    Counted: results of rows, gradients that enter columns, and gathers as halves. Left out: the
+    latency of several small ones. Shoeybi et al. 2019, arXiv:1909.08053.
+    """
+    elements = 0.0
+    for operation in operations:
+        entering, leaving = _REDUCED[operation.split]
+        width = entering * operation.k * operation.input_gradient + leaving * operation.n
+        elements += operation.rows * width
+    return elements / 2 / max(sizes.model.hidden_size, 1)
 
 
 def _orders(sizes: Sizes, operations: list[TracedOperation]) -> Iterator[Pointwise]:
@@ -80,6 +109,7 @@ def _gemm(name: str, operation: TracedOperation) -> Gemm:
         f"{name}.{operation.kind}",
         operation.n,
         operation.k,
+        "column" if operation.split == "gathered" else operation.split,
         rows=operation.rows,
         inputs=float(operation.inputs),
         convolution=operation.kind == "convolution",

@@ -161,6 +161,9 @@ def _counts_of(
             counts.append(np.where(stage == 0, 1.0, 0.0))
         elif block.kind == "head":
             counts.append(np.where(stage == pp - 1, 1.0, 0.0))
+        elif block.places:
+            first, end = np.searchsorted(block.places, (start, start + count))
+            counts.append((end - first).astype(float))
         else:
             skipped, passed = (_layers_among(block, layers, left) for layers in (before, after))
             counts.append(passed - skipped)

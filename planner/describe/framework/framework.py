@@ -294,7 +294,19 @@ class Framework(Description):
 
     def around(self, model: Model, workload: Workload) -> Framework:
         """Copy for a model that its own code does not build: with the kernels of the user's."""
-        if not self.code.other_blocks or self.code.builds(model, workload) is not None:
+        if model.traced is not None:
+            changes: dict[str, object] = {
+                "axes": self.code.own_module_axes,
+                "schedules": self.code.own_module_schedules,
+                "sequence_parallel": "never",
+                "balance": "layers",
+            }
+            return self.model_copy(update=changes)._with_other_blocks()
+        built = self.code.builds(model, workload)
+        return self if built is not None else self._with_other_blocks()
+
+    def _with_other_blocks(self) -> Framework:
+        if not self.code.other_blocks:
             return self
         kernels = {**self.code.other_blocks, "fused_optimizer": self.kernels.fused_optimizer}
         for switch in self.active_switches.values():
@@ -341,7 +353,8 @@ class Framework(Description):
             changes["recompute_by"] = code.recompute_by
         if code.models and built is None:
             plain = tuple(mode for mode in self.recompute if mode != "selective")
-            changes |= {"axes": (), "recompute": plain}
+            axes = code.own_module_axes if model.traced is not None else ()
+            changes |= {"axes": axes, "recompute": plain}
         return self.model_copy(update=changes)
 
     def states_of(self, precision: str) -> Literal["full", "mixed", "bf16"]:

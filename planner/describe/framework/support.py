@@ -169,6 +169,10 @@ class EmitSupport(Description):
     """Whether its files can set an expert capacity, beyond which tokens are dropped."""
     pads_experts: bool = True
     """Whether it can pad experts to their capacity."""
+    own_module_axes: tuple[Axis, ...] = ()
+    """Axes besides data over which its files split a user's traced module."""
+    own_module_schedules: tuple[Schedule, ...] = ("none",)
+    """Pipeline schedules of such modules."""
     masks_documents: bool = False
     """Whether its code masks documents that share a sequence, in a kernel that skips the masked
     part."""

@@ -218,6 +218,8 @@ class Block:
     """Temporary tensors after full recompute has repeated the block."""
     after_ffn: tuple[Saved, ...] = ()
     """Temporary tensors after the feed-forward's weight gradients are complete."""
+    places: tuple[int, ...] = ()
+    """Positions of its layers among all; empty: consecutive, or interleaved."""
     interleaved: bool = False
     """Whether its layers are spread among the other layers; else they are consecutive."""
     kept_whole: bool = False

@@ -29,6 +29,12 @@ def is_python_file(name: str) -> bool:
     return _SPELLED.fullmatch(name) is not None
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """Path and function of FILE.py:FUNCTION; empty for other names."""
+    match = _SPELLED.fullmatch(name)
+    return (os.path.expanduser(match["path"]), match["function"] or "") if match else ("", "")
+
+
 def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
     """Run FILE.py:FUNCTION (if `run`) and return its model's fields; raises DescriptionError."""
     if not run:
@@ -37,9 +43,7 @@ def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
             f"write its numbers with `planner show {shorten_path(name)} --toml > net.toml`, and "
             "name that file"
         )
-    match = _SPELLED.fullmatch(name)
-    assert match is not None
-    path, function = os.path.expanduser(match["path"]), match["function"]
+    path, function = split_name(name)
     if not function:
         raise DescriptionError(
             f"{shorten_path(name)} names no function; write for example "
@@ -53,12 +57,15 @@ def traced_fields(name: str, *, run: bool) -> dict[str, Any]:
         ) from None
     traced = _traced(str(Path(path).resolve()), path, function, status.st_mtime_ns, status.st_size)
     layers = sum(block["count"] for block in traced["blocks"] if block["role"] == "repeated")
+    is_split = traced["splits"] or traced["units"]
+    width = max(block["width"] for block in traced["blocks"]) if is_split else 0
     return {
         "name": f"{Path(path).name}:{function}",
         "family": "traced",
         "kind": "traced",
         "source": f"traced from {Path(path).name}:{function} with torch {traced['torch']}",
         "num_layers": layers,
+        "hidden_size": width,
         "traced": traced,
     }
 
@@ -96,6 +103,7 @@ def _traced(resolved: str, path: str, function: str, *version: int) -> dict[str,
 
 
 _Size = Annotated[int, Field(ge=0, le=10**15)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 _Bytes = Annotated[float, Field(ge=0, le=1e18)]
 
 
@@ -110,6 +118,15 @@ class InPrecisions(Description):
     """With 16-bit weights and inputs."""
 
 
+class Divided(Description):
+    """Shares of a block's bytes, each from 0 to 1."""
+
+    forward: _Share = 0.0
+    backward: _Share = 0.0
+    saved: _Share = 0.0
+    working: _Share = 0.0
+
+
 class TracedWeight(Description):
     """`count` parameter tensors of one shape."""
 
@@ -119,6 +136,8 @@ class TracedWeight(Description):
     """Product of the other dimensions."""
     count: int = Field(default=1, ge=1, le=10**6)
     """Number of these tensors."""
+    split: Literal["column", "row", "replicated"] = "replicated"
+    """How tensor parallelism divides it: by its rows (outputs) or its columns (inputs)."""
     trainable: bool = True
     """Whether it has a gradient."""
     shared: bool = False
@@ -152,6 +171,8 @@ class TracedOperation(Description):
     """Whether backward computes the gradient of the second operand."""
     small_kernel: bool = False
     """Whether it is a 3 x 3 convolution with stride 1."""
+    split: Literal["column", "row", "gathered", "replicated"] = "replicated"
+    """How tensor parallelism divides it; gathered: by columns, with its result gathered."""
     count: int = Field(default=1, ge=1, le=10**6)
     """Number of these operations."""
 
@@ -160,6 +181,15 @@ class TracedOperation(Description):
         """Operations of the forward passes for one sample, masked halves included [FLOP]."""
         width = self.k + self.values if self.kind == "attention" else self.k
         return 2 * self.count * self.copies * self.rows * self.n * width
+
+
+class SplitLinear(Description):
+    """A Linear layer that tensor parallelism divides."""
+
+    name: str
+    """Name in the module."""
+    kind: Literal["column", "row", "gathered"]
+    """By outputs, by inputs, or by outputs with its result gathered."""
 
 
 class TracedBlock(Description):
@@ -187,6 +217,10 @@ class TracedBlock(Description):
     """Bytes saved for backward."""
     working: InPrecisions = InPrecisions()
     """Peak bytes of backward, without those saved by this and earlier blocks."""
+    divided: Divided = Divided()
+    """Shares of these bytes that tensor parallelism divides."""
+    places: tuple[_Size, ...] = ()
+    """Positions among the repeated blocks; empty: one after another."""
 
     @property
     def num_params(self) -> int:
@@ -206,6 +240,16 @@ class Traced(Description):
     """Buffers besides the parameters, not part of estimates [B]."""
     constant_bytes: _Bytes = 0.0
     """Bytes saved once per batch of any size, not part of estimates [B]."""
+    splits: tuple[SplitLinear, ...] = ()
+    """Linear layers that tensor parallelism divides, in the order of forward."""
+    split_width: _Size = 0
+    """Number that the tensor-parallel degree must divide."""
+    units: tuple[str, ...] = ()
+    """Submodules before which pipeline stages can begin, the first one included."""
+    no_tp: str = ""
+    """Why tensor parallelism divides nothing."""
+    no_pp: str = ""
+    """Why it has no pipeline stages."""
     cast_by_half: bool = False
     """Whether 16-bit numbers are half of fp32, as the module does not run with 16-bit weights."""
     torch: str = ""
@@ -217,6 +261,10 @@ class Traced(Description):
         if roles != ["first", *["repeated"] * (len(roles) - 2), "last"]:
             raise ValueError("blocks must be one first block, repeated blocks and one last block")
         return self
+
+    def is_split(self, axis: str) -> bool:
+        """True if tp divides its Linear layers, or pp cuts it into stages."""
+        return bool({"tp": self.splits, "pp": self.units}.get(axis))
 
     @property
     def num_params(self) -> int:
@@ -252,10 +300,11 @@ def _weights(block: TracedBlock) -> Block:
             weight.rows,
             weight.columns,
             copies=weight.count,
+            split=weight.split,
             trainable=weight.trainable,
             tied=weight.shared,
             part=part,
         )
         for number, weight in enumerate(block.weights)
     )
-    return Block(block.name, kind, block.count, weights, width=block.width)
+    return Block(block.name, kind, block.count, weights, width=block.width, places=block.places)

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -181,6 +182,8 @@ class StorageTimeline(TorchDispatchMode):
         """Follow a tensor's storage. Returns its key."""
         if isinstance(tensor, DTensor):
             tensor = tensor.to_local()
+        if isinstance(tensor, AsyncCollectiveTensor):
+            tensor = tensor.elem  # the wrapper's own storage holds no memory
         return self._seen(tensor.untyped_storage())
 
     def _seen(self, storage: Any, resized: bool = False) -> int:

@@ -79,7 +79,7 @@ def _attention(args: Any, keywords: Any, _: Any) -> TracedOperation:
     )
 
 
-def _gradients(first: Tensor, second: Tensor) -> dict[str, bool]:
+def _gradients(first: Tensor, second: Tensor) -> dict[str, Any]:
     return {"input_gradient": first.requires_grad, "weight_gradient": second.requires_grad}
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from planner.describe.model.traced_file import TracedOperation
 from planner.errors import DescriptionError, shorten, shorten_path
-from planner.validate.sharding import adapter
+from planner.validate.sharding import adapter, own_module
 from planner.validate.trace.module_record import Record, record
 from planner.validate.trace.user_module import (
     Places,
@@ -23,7 +23,7 @@ from planner.validate.trace.user_module import (
 _BATCHES = (2, 4, 6)
 """Batch sizes: at least two, which batch norms need, and a third one to check linearity."""
 _SIZES = ("rows", "n", "k", "copies")
-_IGNORED_FIELDS = ("name", "working", "backward")
+_IGNORED_FIELDS = ("name", "working", "backward", "divided")
 """Fields that equal blocks may differ in: they depend on the blocks before and after."""
 
 
@@ -38,17 +38,28 @@ def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, An
 def trace_module(module: nn.Module, sample: Sample) -> dict[str, Any]:
     """Trace a module with one sample of its input. Returns the fields of a `Traced`."""
     version = adapter.require_torch()
+    splits, no_tp = _tensor_splits(module)
     with adapter.fake_mode():
         materialise(module)
         module.train()
         plain = [record(module, sample, batch, autocast=False) for batch in _BATCHES]
         under = [record(module, sample, batch, autocast=True) for batch in _BATCHES[:2]]
-        weights = _weights(module, plain[0])
+        weights = _weights(module, plain[0], splits)
         buffers = sum(buffer.nbytes for buffer in module.buffers())
         cast = _cast(module, sample)
+        halves = _halves(module, sample, splits)
     _check_linear(plain)
-    figures = (_PerSample(plain[:2]), _PerSample(under), _PerSample(cast) if cast else None)
-    blocks = [_block(place, figures, weights.get(place, [])) for place in plain[0].order]
+    units = plain[0].order[1:-1]
+    no_pp = own_module.no_stages(module, units)
+    if not halves:
+        no_tp, splits = no_tp or "it runs only with its full widths", {}
+    kinds = _operation_splits(plain[0], halves[0] if splits else plain[0], splits)
+    figures = (_PerSample(plain[:2], kinds), _PerSample(under), _PerSample(cast) if cast else None)
+    half = _PerSample(halves) if splits else figures[0]
+    blocks = [
+        _block(place, figures, weights.get(place, [])) | _divided(place, figures[0], half)
+        for place in plain[0].order
+    ]
     return {
         "blocks": _merge_blocks(blocks),
         "results": {
@@ -56,11 +67,46 @@ def trace_module(module: nn.Module, sample: Sample) -> dict[str, Any]:
             "autocast": figures[1].held,
             "cast": figures[2].held if figures[2] else figures[0].held / 2,
         },
+        "splits": [{"name": name, "kind": kind} for name, kind in splits.items()],
+        "split_width": own_module.split_width(module, splits),
+        "units": [] if no_pp else units,
+        "no_tp": no_tp,
+        "no_pp": no_pp,
         "cast_by_half": not cast,
         "buffer_bytes": float(buffers),
         "constant_bytes": float(sum(figures[0].constant.values())),
         "torch": version,
     }
+
+
+def _tensor_splits(module: nn.Module) -> tuple[dict[str, str], str]:
+    """Linear layers that tensor parallelism divides, or the reason why there are none."""
+    try:
+        splits = own_module.linear_splits(module)
+    except Exception as error:
+        return {}, f"torch.fx cannot trace its forward ({shorten(str(error), 80)})"
+    if own_module.split_width(module, splits) % 2:
+        return {}, "its Linear layers have odd widths"
+    return splits, "" if splits else "it has no Linear layers of its own"
+
+
+def _halves(module: nn.Module, sample: Sample, splits: dict[str, str]) -> list[Record]:
+    """Records of one of two tensor-parallel ranks; empty if the module does not run as one."""
+    materialise(module)
+    own_module.halve(module, splits)
+    try:
+        return [record(module, sample, batch, autocast=False) for batch in _BATCHES[:2]]
+    except RuntimeError:
+        return []
+
+
+def _operation_splits(full: Record, half: Record, splits: dict[str, str]) -> list[str]:
+    """Split of every operation: the halved ones are the Linear layers, in the order of forward."""
+    kinds = iter(splits.values())
+    return [
+        "replicated" if whole == part else next(kinds, "replicated")
+        for (_, whole), (_, part) in zip(full.operations, half.operations, strict=True)
+    ]
 
 
 def _cast(module: nn.Module, sample: Sample) -> list[Record]:
@@ -74,13 +120,20 @@ def _cast(module: nn.Module, sample: Sample) -> list[Record]:
         return []
 
 
-def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str, Any]]]:
+def _weights(
+    module: nn.Module, trace_record: Record, splits: dict[str, str]
+) -> dict[str, list[dict[str, Any]]]:
     """Parameter shapes by place; a parameter in several places is `shared` after the first."""
+    divided = {}
+    for name, kind in splits.items():
+        for part, parameter in module.get_submodule(name).named_parameters():
+            plain = "replicated" if part == "bias" else "row"
+            divided[id(parameter)] = plain if kind == "row" else "column"
     inside: dict[int, list[str]] = defaultdict(list)
     for name, unit in Places(module, lambda _: None).units.items():
         for parameter in unit.parameters():
             inside[id(parameter)].append(name)
-    result: dict[str, Counter[tuple[int, int, bool, bool]]] = defaultdict(Counter)
+    result: dict[str, Counter[tuple[int, int, bool, bool, str]]] = defaultdict(Counter)
     for parameter in module.parameters():
         used = trace_record.uses.get(id(parameter), [])
         ends = [place for place in used if place in (Places.FIRST, Places.LAST)]
@@ -91,8 +144,9 @@ def _weights(module: nn.Module, trace_record: Record) -> dict[str, list[dict[str
         columns = parameter.numel() // max(rows, 1)
         places.sort(key=trace_record.order.index)
         for number, place in enumerate(places):
-            result[place][rows, columns, parameter.requires_grad, number > 0] += 1
-    names = ("rows", "columns", "trainable", "shared")
+            split = divided.get(id(parameter), "replicated")
+            result[place][rows, columns, parameter.requires_grad, number > 0, split] += 1
+    names = ("rows", "columns", "trainable", "shared", "split")
     return {
         place: [dict(zip(names, dims, strict=True)) | {"count": n} for dims, n in shapes.items()]
         for place, shapes in result.items()
@@ -123,14 +177,16 @@ def _check_linear(records: Sequence[Record]) -> None:
 class _PerSample:
     """Costs per sample: the difference of records of two batches."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], splits: Sequence[str] = ()) -> None:
         first, second = records
         self.samples = _BATCHES[1] - _BATCHES[0]
         self.order, self.widths = first.order, first.widths
         self.operations: dict[str, list[TracedOperation]] = defaultdict(list)
-        for (place, small), (_, large) in zip(first.operations, second.operations, strict=True):
+        pairs_of_operations = zip(first.operations, second.operations, strict=True)
+        for number, ((place, small), (_, large)) in enumerate(pairs_of_operations):
             if grown := self._per_sample_operation(small, large):
-                self.operations[place].append(grown)
+                split = splits[number] if splits else "replicated"
+                self.operations[place].append(grown.replaced(split=split))
         self.moved = self._sums(
             ((small.place, small.backward), large.bytes - small.bytes)
             for small, large in zip(first.kernels, second.kernels, strict=True)
@@ -212,6 +268,21 @@ class _PerSample:
         return working_bytes
 
 
+def _divided(place: str, full: _PerSample, half: _PerSample) -> dict[str, Any]:
+    """Share of a block's bytes that halves with its Linear layers."""
+    shares = {}
+    for figure, table, key in (
+        ("forward", "moved", (place, False)),
+        ("backward", "moved", (place, True)),
+        ("saved", "saved", place),
+        ("working", "working", place),
+    ):
+        total, left = (getattr(figures, table).get(key, 0.0) for figures in (full, half))
+        if left < total:
+            shares[figure] = min(2 * (1 - left / total), 1.0)
+    return {"divided": shares} if shares else {}
+
+
 def _block(
     place: str,
     figures: tuple[_PerSample, _PerSample, _PerSample | None],
@@ -250,15 +321,20 @@ def _block(
 def _merge_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge equal blocks into one with a count, the largest working memory, mean backward bytes."""
     merged: dict[str, dict[str, Any]] = {}
-    for block in blocks:
+    for place, block in enumerate(blocks, -1):
         merge_key = {key: value for key, value in block.items() if key not in _IGNORED_FIELDS}
-        entry = merged.setdefault(repr(merge_key), {**block, "count": 0, "backward": Counter()})
+        fresh = {**block, "count": 0, "backward": Counter(), "places": []}
+        entry = merged.setdefault(repr(merge_key), fresh)
         entry["count"] += 1
+        entry["places"].append(place)
         entry["backward"].update(block["backward"])
         entry["working"] = {
             name: max(size, entry["working"][name]) for name, size in block["working"].items()
         }
+    order = [place for entry in merged.values() for place in entry["places"]]
     for entry in merged.values():
+        if order == sorted(order) or entry["role"] != "repeated":
+            del entry["places"]
         entry["backward"] = {
             name: size / entry["count"] for name, size in entry["backward"].items()
         }

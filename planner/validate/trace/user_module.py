@@ -65,10 +65,12 @@ class Sample:
         )
 
 
-def build_module(path: str, function: str, where: str) -> tuple[nn.Module, Sample]:
-    """Build module and sample with a file's function on meta tensors; errors name `where`."""
+def build_module(
+    path: str, function: str, where: str, *, device: str = "meta"
+) -> tuple[nn.Module, Sample]:
+    """Build module and sample with a file's function on a device; errors name `where`."""
     build = _function(path, function, where)
-    with explain_user_errors(path, where), torch.device("meta"):
+    with explain_user_errors(path, where), torch.device(device):
         result = build()
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], nn.Module):
         raise DescriptionError(f"{where} returned {_type_name(result)}; {_RETURNS}")

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.collective_table import bus_factor
 from planner.cost.scenario import Scenario
+from planner.cost.shards.layers_per_stage import layers_on_stage
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.framework.framework import Framework
@@ -17,7 +18,7 @@ from planner.describe.model.model import Model
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.describe.workload import Workload
 from planner.validate.train.strategies import SCHEDULES, Spread
-from planner.validate.train.tasks import Task, make_task
+from planner.validate.train.tasks import OwnTask, Task, make_task
 
 PEAK_TOLERANCE = 0.1
 """Relative tolerance of the peak; in shards this small, single temporaries decide it."""
@@ -36,16 +37,27 @@ def wire_bytes(name: str, full_bytes: float, size: int) -> float:
 
 def _tensors(task: Task, spread: Spread, pp_rank: int) -> Iterator[tuple[int, int]]:
     """Yield rows and columns of a rank's parameters after the tp split."""
-    total, tp = spread.pp * spread.chunks, spread.tp
-    per_chunk = task.depth // total
+    tp, blocks = spread.tp, weight_blocks(task.model)
     for chunk in _chunks(spread, pp_rank):
-        embedding, layer, *_, head = weight_blocks(task.model)
-        # all layers of a dense model have the same shapes
-        blocks = [embedding] * (chunk == 0) + [layer] * per_chunk + [head] * (chunk == total - 1)
-        for weight in [weight for block in blocks for weight in block.weights]:
+        for weight in [w for block in _blocks_of(blocks, spread, chunk) for w in block.weights]:
+            if weight.tied:
+                continue
             rows = weight.rows // (tp if weight.split == "column" else 1)
             columns = weight.columns // (tp if weight.split == "row" else 1)
             yield from [(rows, columns)] * weight.copies
+
+
+def _blocks_of(blocks: Sequence[Any], spread: Spread, chunk: int) -> list[Any]:
+    """Blocks of a chunk, layer by layer in the order of the model."""
+    first, *kinds, last = blocks
+    places: dict[int, Any] = {}
+    for block in kinds:
+        start = sum(each.count for each in kinds[: kinds.index(block)])
+        places |= dict.fromkeys(block.places or range(start, start + block.count), block)
+    total = spread.pp * spread.chunks
+    start, count = layers_on_stage(len(places), total, chunk)
+    layers = [places[place] for place in range(int(start), int(start + count))]
+    return [first] * (chunk == 0) + layers + [last] * (chunk == total - 1)
 
 
 def _chunks(spread: Spread, pp_rank: int) -> list[int]:
@@ -91,11 +103,14 @@ def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
     stream_bytes = task.batch // spread.dp * math.prod(task.stream) * _ELEMENT
     for chunk in _chunks(spread, pp_rank):
         ends = (chunk == 0, chunk == last)
+        if isinstance(task, OwnTask):
+            _add_own(traffic, task, spread, chunk)
+            continue
         _add_tensor(traffic, task, spread, stream_bytes, ends)
         if spread.pp > 1:
             for name in ("send", "receive"):
                 traffic[name, "pp"] += (2 - sum(ends)) * stream_bytes
-    if spread.tp > 1:
+    if spread.tp > 1 and not isinstance(task, OwnTask):
         traffic["all_reduce", "tp"] += _partial_bytes(task, spread)
     return Counter({key: value for key, value in traffic.items() if value})
 
@@ -126,6 +141,27 @@ def _add_tensor(
     split = ("all_gather", "reduce_scatter")
     for name in split if spread.sequence_parallel else ("all_reduce",):
         traffic[name, "tp"] += stream_bytes * crossings
+
+
+def _add_own(traffic: Traffic, task: OwnTask, spread: Spread, chunk: int) -> None:
+    """Add a user's chunk: sums over its split Linear layers, tensors to and from neighbours."""
+    sample_bytes, traced = task.batch // spread.dp * _ELEMENT, task.traced.blocks
+    blocks = _blocks_of(traced, spread, chunk)
+    for operation in [each for block in blocks for each in block.operations if spread.tp > 1]:
+        size = sample_bytes * operation.rows * operation.count
+        if operation.split in ("column", "gathered") and operation.input_gradient:
+            traffic["all_reduce", "tp"] += size * operation.k
+        if operation.split in ("row", "gathered"):
+            name = "all_reduce" if operation.split == "row" else "all_gather"
+            traffic[name, "tp"] += size * operation.n
+    for border in (chunk, chunk + 1):
+        if 0 < border < spread.pp * spread.chunks:
+            block = next(b for b in _blocks_of(traced, spread, border) if b.role == "repeated")
+            kinds = [each.split for each in block.operations if each.split != "replicated"]
+            # a pair that is cut hands on its columns
+            parts = spread.tp if kinds[:1] == ["row"] else 1
+            for name in ("send", "receive"):
+                traffic[name, "pp"] += sample_bytes * block.width // parts
 
 
 def _partial_bytes(task: Task, spread: Spread) -> int:

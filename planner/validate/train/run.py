@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.describe.catalogue import load_machine
+from planner.describe.catalogue import load_machine, load_model
 from planner.describe.files import write_atomically
 from planner.describe.model.model import Model
+from planner.describe.model.traced_file import is_python_file, split_name
 from planner.errors import PlannerError, shorten
 from planner.validate.ranks.launch import launch
 from planner.validate.ranks.rank import RankError, check_limit, external_rank, num_cores
@@ -103,6 +104,8 @@ def _model(options: RunOptions) -> Model:
         return SMALL_GPT.replaced(
             num_position_rows=options.sequence, max_sequence_length=options.sequence
         )
+    if is_python_file(options.model):
+        return load_model(options.model)
     model = load_transformer(options.model)
     if options.exact:
         return untie_embeddings(model)
@@ -135,7 +138,9 @@ def _check(options: RunOptions, world: int) -> None:
 
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
-    task = make_task(_model(options).model_dump(mode="json"), options.batch, options.sequence)
+    model = _model(options).model_dump(mode="json")
+    own = dict(zip(("path", "function"), split_name(options.model), strict=True))
+    task = make_task(model, options.batch, options.sequence, **own)
     cases, skipped = [], []
     everything = "all" in options.strategies
     for strategy in STRATEGIES if everything else options.strategies:

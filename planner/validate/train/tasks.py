@@ -1,15 +1,21 @@
 """Tasks: small trainings from fixed seeds, the same on any number of ranks."""
 
+import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from planner.describe.model.model import Model
+from planner.describe.model.traced_file import Traced
 from planner.errors import DescriptionError, LayoutError
+from planner.validate.sharding import own_module
 from planner.validate.sharding.models import Stage, cross_entropy, unsupported
+from planner.validate.sharding.shard import tensor_parallel
+from planner.validate.trace.user_module import build_module
 from planner.validate.train.strategies import Spread
 
 Tensors = dict[str, Tensor]
@@ -49,14 +55,43 @@ class Task:
         return self.model.num_layers
 
     @property
+    def traced(self) -> Traced:
+        """The user's module as it was traced."""
+        assert self.model.traced is not None
+        return self.model.traced
+
+    @property
     def stream(self) -> tuple[int, int]:
         """Shape of one sample's activations between layers."""
         return (self.sequence, self.model.hidden_size)
 
-    def module(self, layers: range) -> Stage:
+    def module(self, layers: range) -> nn.Module:
         """Build consecutive layers, with the embedding if first and the head if last."""
         first, last = layers.start == 0, layers.stop == self.depth
         return Stage(self.model, layers, first=first, last=last)
+
+    def layers(self, chunk: nn.Module) -> list[nn.Module]:
+        """Layers of a chunk, which FSDP shards one by one."""
+        assert isinstance(chunk, Stage)
+        return [*chunk.layers.values()]
+
+    def prepare(self, chunk: nn.Module) -> None:
+        """Compute the tables of rotary positions."""
+        assert isinstance(chunk, Stage)
+        device = next(chunk.parameters()).device
+        chunk.default_rope = chunk.tables(self.sequence, device, torch.float32)
+
+    def split(self, chunk: nn.Module, mesh: DeviceMesh, spread: Spread) -> None:
+        """Split a chunk over tensor-parallel ranks, with the logits whole."""
+        assert isinstance(chunk, Stage)
+        tensor_parallel(chunk, mesh, spread.sequence_parallel, whole_logits=True)
+
+    def fit(self, spread: Spread) -> Self:
+        """Add layers so that chunks fill evenly. Raises LayoutError if tp does not divide."""
+        step = spread.pp * spread.chunks
+        _check_split(self.model, spread.tp)
+        depth = step * math.ceil(self.depth / step)
+        return replace(self, model=self.model.replaced(num_layers=depth))
 
     def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens and next tokens of the whole batch of a step."""
@@ -70,21 +105,112 @@ class Task:
         return cross_entropy(output, target)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnTask(Task):
+    """A user's module on fixed random samples."""
+
+    path: str = ""
+    function: str = ""
+
+    @property
+    def stream(self) -> tuple[int, int]:
+        """Shape of the widest tensor between units, for one sample."""
+        return (1, self.model.hidden_size)
+
+    def module(self, layers: range) -> nn.Module:
+        """Build consecutive units, with what runs before the first and after the last."""
+        module, units = _build(self.path, self.function), [*self.traced.units]
+        ends = [place for place in (layers.start, layers.stop) if 0 < place < self.depth]
+        if not ends:
+            return module
+        return own_module.make_stage(
+            module, units, [units[end] for end in ends], int(layers.start > 0)
+        )
+
+    def layers(self, chunk: nn.Module) -> list[nn.Module]:
+        """Units of a chunk, which FSDP shards one by one."""
+        present = dict(chunk.named_modules())
+        return [present[unit] for unit in self.traced.units if unit in present]
+
+    def prepare(self, chunk: nn.Module) -> None:
+        """Switch off dropout, which differs from rank to rank."""
+        for part in chunk.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+
+    def split(self, chunk: nn.Module, mesh: DeviceMesh, spread: Spread) -> None:
+        """Split the Linear layers of a chunk."""
+        del spread
+        own_module.tensor_parallel(
+            chunk, mesh, {split.name: split.kind for split in self.traced.splits}
+        )
+
+    def fit(self, spread: Spread) -> Self:
+        """Check that the module can be spread so. Raises LayoutError if it cannot."""
+        name, traced, stages = self.model.name, self.traced, spread.pp * spread.chunks
+        if spread.sequence_parallel:
+            raise LayoutError(f"{name} is not run under sp: it has samples, not sequences; use tp")
+        if spread.tp > 1 and (not traced.splits or traced.split_width % spread.tp):
+            reason = traced.no_tp or f"the degree must divide {traced.split_width}"
+            raise LayoutError(f"{name} is not run over tp = {spread.tp}, as {reason}; use ddp")
+        if stages > 1 and stages > len(traced.units):
+            reason = traced.no_pp or f"it has {len(traced.units)} units"
+            raise LayoutError(f"{name} is not cut into {stages} stages, as {reason}; use ddp")
+        return self
+
+    def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
+        """Samples for the whole batch of a step; the loss needs no targets."""
+        seeded = torch.Generator().manual_seed(2000 + step)
+        sample = _sample(self.path, self.function)
+        x = torch.randn((self.batch, *sample.shape), generator=seeded).to(sample.dtype)
+        return x, torch.zeros(self.batch)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean of the results, each weighted, which keeps nothing for backward; near 1."""
+        del target
+        weights = torch.linspace(-1, 1, output[0].numel(), device=output.device)
+        return 1 + (output * weights.view_as(output[0])).mean()
+
+
+def _build(path: str, function: str) -> nn.Module:
+    return build_module(path, function, f"{path}:{function}", device="cpu")[0]
+
+
+@functools.cache
+def _sample(path: str, function: str) -> Tensor:
+    """One sample of a module of one tensor."""
+    module, sample = build_module(path, function, f"{path}:{function}", device="cpu")
+    args, keywords = sample.batch(2)
+    with torch.no_grad():
+        result = module(*args, **keywords)
+    if len(args) != 1 or keywords or not isinstance(result, Tensor) or result.shape[:1] != (2,):
+        raise DescriptionError(
+            f"{path}:{function} cannot be run: `planner validate run` takes a module of one tensor "
+            "with one result for each sample; wrap it in one"
+        )
+    return args[0][0]
+
+
 def fields_of(task: Task) -> dict[str, Any]:
     """Return the arguments of `make_task` for a task, as plain data."""
     model = task.model.model_dump(mode="json")
-    return {"model": model, "batch": task.batch, "sequence": task.sequence}
+    own = {"path": task.path, "function": task.function} if isinstance(task, OwnTask) else {}
+    return {"model": model, "batch": task.batch, "sequence": task.sequence, **own}
 
 
-def make_task(model: dict[str, Any], batch: int, sequence: int) -> Task:
+def make_task(
+    model: dict[str, Any], batch: int, sequence: int, path: str = "", function: str = ""
+) -> Task:
     """Make a task from a model's fields. Raises DescriptionError if it cannot be trained."""
     described = Model.described(model, where="model")
-    if reason := _reason_not_trained(described):
+    if described.traced is None and (reason := _reason_not_trained(described)):
         raise DescriptionError(f"{described.name} cannot be run: {reason}")
     for name, size in (("batch", batch), ("sequence", sequence)):
         if size < 1:
             raise DescriptionError(f"{name} = {size} must be at least 1; give a positive number")
     task = Task(described, batch, sequence)
+    if described.traced is not None:
+        task = OwnTask(described, batch, 1, path, function)
     num_elements = max(4 * described.num_params, batch * math.prod(task.stream) * task.depth)
     if num_elements > _MOST_ELEMENTS:
         raise DescriptionError(
@@ -106,17 +232,14 @@ def _reason_not_trained(model: Model) -> str:
 
 
 def fit_task(task: Task, spread: Spread) -> Task:
-    """Add layers so that chunks fill evenly. Raises LayoutError if the batch does not divide."""
-    step = spread.pp * spread.chunks
-    depth = step * math.ceil(task.depth / step)
+    """Fit a task to a strategy. Raises LayoutError if the batch does not divide."""
     rows = spread.dp * spread.micro_batches
     if task.batch % rows:
         raise LayoutError(
             f"batch {task.batch} does not divide into dp * micro-batches = {rows}; "
             f"use a multiple of {rows}"
         )
-    _check_split(task.model, spread.tp)
-    return replace(task, model=task.model.replaced(num_layers=depth))
+    return task.fit(spread)
 
 
 def _check_split(model: Model, tp: int) -> None:
@@ -136,7 +259,8 @@ def initial_state(task: Task) -> Tensors:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         module = task.module(range(task.depth))
-        module.tie()
+        if isinstance(module, Stage):
+            module.tie()
         return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 

@@ -11,9 +11,10 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 
+from planner.cost.shards.layers_per_stage import layers_on_stage
 from planner.validate.ranks.rank import Rank
 from planner.validate.sharding.passes import Pipeline, optimizer_groups
-from planner.validate.sharding.shard import make_mesh, tensor_parallel
+from planner.validate.sharding.shard import make_mesh
 from planner.validate.train.strategies import SCHEDULES, Spread
 from planner.validate.train.tasks import Task, Tensors, initial_state
 
@@ -57,15 +58,15 @@ class Trainer:
 
     def _chunk(self, index: int, state: Tensors) -> nn.Module:
         spread = self.spread
-        per_chunk = self.task.depth // (spread.pp * spread.chunks)
-        chunk = self.task.module(range(index * per_chunk, (index + 1) * per_chunk))
+        start, count = layers_on_stage(self.task.depth, spread.pp * spread.chunks, index)
+        chunk = self.task.module(range(int(start), int(start + count)))
         chunk.load_state_dict({name: state[name] for name in chunk.state_dict()})
         chunk.to(self.device)
-        chunk.default_rope = chunk.tables(self.task.sequence, self.device, torch.float32)
+        self.task.prepare(chunk)
         if spread.tp > 1:
-            tensor_parallel(chunk, self._axis("tp"), spread.sequence_parallel, whole_logits=True)
+            self.task.split(chunk, self._axis("tp"), spread)
         if spread.shards_gradients and spread.dp > 1:
-            for part in (*chunk.layers.values(), chunk):
+            for part in (*self.task.layers(chunk), chunk):
                 fully_shard(
                     part, mesh=self._axis("dp"), reshard_after_forward=spread.shards_weights
                 )
