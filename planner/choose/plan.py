@@ -68,7 +68,7 @@ class Plan(Tabular[PlanTable]):
     workload: Workload
     num_candidates: int
     ranked: tuple[Estimate, ...]
-    """Fastest layout of every strategy that fits, best first."""
+    """Fastest layout of every strategy that fits, and the recommended one; fastest first."""
     recommended: Estimate | None
     """Simplest layout that is safe in memory and about as fast as the fastest."""
     strategies: tuple[Verdict, ...]

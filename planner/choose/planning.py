@@ -14,7 +14,12 @@ from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan, Verdict
 from planner.choose.search import Candidates, SearchScope
-from planner.choose.search.recommendation import rank_layouts, recommend, stall_notes
+from planner.choose.search.recommendation import (
+    rank_layouts,
+    recommend,
+    stall_notes,
+    with_recommended,
+)
 from planner.choose.verdicts.fixes import switch_notes
 from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
 from planner.choose.verdicts.reasons import reasons_against
@@ -81,7 +86,7 @@ def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candi
     job, candidates, alternatives = search_headline(job, scope)
     scenarios = {name: part.scenario for name, part in candidates.items()}
     best = recommend(candidates.values(), job.tolerance)
-    ranked = tuple(rank_layouts(candidates.values(), top))
+    ranked = with_recommended(rank_layouts(candidates.values(), top), best)
     verdicts = judge_strategies(job, candidates)
     queues = job.machine.scheduler.queues
     plan = Plan(

@@ -95,11 +95,6 @@ def every_layout(scenario: Scenario, world: int) -> Layouts:
         rules()
     mask, _ = legal(scenario, Layouts.broadcast(**columns), set(Layout.model_fields))
     keep(mask)
-    # a framework that never splits sequences, or always with tp, is searched only so
-    modes = {"never": 0, "with-tp": 1}
-    if scenario.framework.sequence_parallel in modes:
-        always = modes[scenario.framework.sequence_parallel]
-        keep(columns["sequence_parallel"] == always * (columns["tp"] > 1))
     # states that one replica shares with nobody are held whole, unless the host holds them
     layouts = Layouts.broadcast(**columns)
     least = layouts.zero_stage == min(

@@ -96,19 +96,48 @@ def test_a_legal_layout_passes() -> None:
             r"reshard = 2 needs ZeRO stage 3, tp = 1, pp = 1, no offload",
         ),
         (
+            {"framework": "megatron-lm-2021"},
+            {"sequence_parallel": True},
+            r"sequence_parallel: megatron-lm-2021 splits no sequence over tp; leave it out",
+        ),
+        (
             {"framework": "fsdp2"},
-            {"pp": 2, "vpp": 3, "schedule": "zero-bubble-v", "zero_stage": 2},
+            {},
+            r"tp = 4 without sequence_parallel: fsdp2 always splits the sequence over tp",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {
+                "sequence_parallel": True,
+                "pp": 2,
+                "vpp": 3,
+                "schedule": "zero-bubble-v",
+                "zero_stage": 2,
+            },
             r"vpp = 3 with .* 'zero-bubble-v', whose stages hold two chunks each; set vpp = 2",
         ),
         (
             {"framework": "fsdp2"},
-            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 2, "recompute": "full"},
+            {
+                "sequence_parallel": True,
+                "pp": 2,
+                "vpp": 2,
+                "schedule": "zero-bubble-v",
+                "zero_stage": 2,
+                "recompute": "full",
+            },
             r"'full' and ZeRO stage 2: fsdp2 supports it only with recompute none and "
             "stage 0, 1 or 2",
         ),
         (
             {"framework": "fsdp2"},
-            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 3},
+            {
+                "sequence_parallel": True,
+                "pp": 2,
+                "vpp": 2,
+                "schedule": "zero-bubble-v",
+                "zero_stage": 3,
+            },
             r"'none' and ZeRO stage 3: fsdp2 supports it only with recompute none and "
             "stage 0, 1 or 2",
         ),

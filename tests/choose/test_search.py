@@ -64,7 +64,7 @@ def brute_force(q: Scenario, world: int) -> set[Layout]:
                 continue  # uneven chunks
             if schedule == "gpipe" and "1f1b" in q.framework.schedules:
                 continue
-            if q.framework.sequence_parallel == "with-tp" and sequence != (tp > 1):
+            if q.framework.sequence_parallel == "by-default" and sequence != (tp > 1):
                 continue
             if dp * cp == 1 and zero != min(q.framework.zero_stages) and offload == "none":
                 continue  # sharding over one rank is none

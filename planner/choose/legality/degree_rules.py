@@ -179,6 +179,18 @@ def _split_sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Itera
         )
 
 
+@rule("sequence parallelism is not as the framework has it", "tp", "sequence_parallel")
+def _sequence_kind(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
+    name, kind = q.framework.name, q.framework.sequence_parallel
+    if breaks(x.splits_sequence & (kind == "never")):
+        yield f"sequence_parallel: {name} splits no sequence over tp; leave it out"
+    if breaks((x.tp > 1) & ~x.splits_sequence & (kind == "with-tp")):
+        yield (
+            f"tp = {y.tp} without sequence_parallel: {name} always splits the sequence over tp; "
+            "switch it on"
+        )
+
+
 @rule("overlap of tp needs sequence parallelism inside a node", "tp", "sequence_parallel")
 def _user_buffers(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     per_node = q.machine.node.num_devices
@@ -271,6 +283,6 @@ DEGREES: tuple[Rule, ...] = (
     *map(_unsplit_samples, _AXES),
     *(_heads, _kv_heads, _ffn, _linears, _node),
     *(_context_kind, _exchanged_heads, _context_alone, _sequence),
-    *(_ramp, _loss_chunks, _split_sequence, _user_buffers),
+    *(_ramp, _loss_chunks, _sequence_kind, _split_sequence, _user_buffers),
     *(_imbalance, _expert_split, _expert_width, _spread, _routes_once),
 )

@@ -138,16 +138,13 @@ def _add_batches(grid: _Grid) -> None:
 
 
 def _add_sharding(grid: _Grid) -> None:
-    framework = grid.scenario.framework
-    modes = {"never": [0], "with-tp": [1], "optional": [0, 1]}[framework.sequence_parallel]
-    grid.cross("sequence_parallel", modes)
-    columns, unsplit = grid.columns, grid.columns["tp"] == 1
-    if framework.sequence_parallel == "with-tp":
-        columns["sequence_parallel"] = np.where(unsplit, 0, 1)
-    else:
-        grid.filter(~unsplit | (columns["sequence_parallel"] == 0))
+    grid.cross("sequence_parallel", [0, 1])
+    tensor, split = grid.columns["tp"] > 1, grid.columns["sequence_parallel"] == 1
+    is_default = grid.scenario.framework.sequence_parallel == "by-default"
+    grid.filter(np.where(tensor, split | (not is_default), ~split))
+    grid.apply_rules_of({"tp", "sequence_parallel"}, counted=False)
     grid.apply_rules("sequence_parallel")
-    stages = framework.zero_stages_for(grid.scenario.workload.precision)
+    stages = grid.scenario.framework.zero_stages_for(grid.scenario.workload.precision)
     grid.cross("zero_stage", list(stages))
     grid.apply_rules("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))

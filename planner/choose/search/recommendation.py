@@ -55,6 +55,12 @@ def rank_layouts(candidates: Iterable[Candidates], top: int) -> list[Estimate]:
     return ranked
 
 
+def with_recommended(ranked: list[Estimate], recommended: Estimate | None) -> tuple[Estimate, ...]:
+    """Rank the recommended layout too, behind the fastest one of its strategy."""
+    further = () if recommended is None or recommended in ranked else (recommended,)
+    return tuple(sorted((*ranked, *further), key=lambda each: round(each.step_time_s, 9)))
+
+
 def _offloads_needlessly(estimate: Estimate, faster: Estimate) -> bool:
     """True if a faster layout of the same degrees and framework is safe without offload."""
     if estimate.layout.offload == "none" or faster.layout.offload != "none":

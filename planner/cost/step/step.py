@@ -32,23 +32,30 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     """
     layouts, framework = stages.per_layout, stages.scenario.framework
     work, index = stages.by_work
-    slowest_stage, pipeline = _slowest_stage(work)
-    slowest_stage = slowest_stage if index is None else slowest_stage.spread(index)
-    slowest = stages.at(broadcast_to(slowest_stage.index, np.shape(layouts.dp))[..., None])
-    sent = slowest.of_states(_sent)
-    exposed = _exposed(slowest, sent, slowest_stage.overlap_window)
-    waits = _waits(exposed, layouts, framework)
+    passes, pipeline = _stage_passes(work)
+    passes = passes if index is None else passes.spread(index)
+    sent = stages.of_states(_sent)
+    exposed = _exposed(stages, sent, passes.overlap_window)
     parts = {
-        **slowest_stage.parts_s,
+        **passes.parts_s,
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": _bubble_with_waits(
-            slowest_stage.idle_s, layouts, pipeline, index, waits
-        ),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
         "offload": sent.offload_s + exposed.offload_s,
     }
+    stage_s = broadcast_to(sum(parts.values()), stages.shape)
+    slowest = np.argmax(stage_s, axis=-1)[..., None]
+
+    def of_slowest(values: Float) -> Float:
+        wide = broadcast_to(values, stages.shape)
+        return np.asarray(np.take_along_axis(wide, slowest, axis=-1)[..., 0])
+
+    parts = {name: of_slowest(values) for name, values in parts.items()}
+    waits = _waits(exposed, stages.layouts, framework)
+    parts["pipeline_bubble"] = _bubble_with_waits(
+        of_slowest(passes.idle_s), layouts, pipeline, index, waits
+    )
     return order_parts(parts, TIME_PARTS)
 
 
@@ -171,18 +178,17 @@ class _PassTimes(Arrays):
         names = (field.name for field in fields(cls))
         return cls(*(total([getattr(block, name) for block in blocks]) for name in names))
 
-    def stretched(self, ahead: Float, back: Float, shape: tuple[int, ...]) -> Passes:
-        """Multiply forward by `ahead` and backward by `back`, for waits in the passes."""
-        forward = broadcast_to(ahead * self.forward_s, shape)
-        return Passes(back * self.backward_s + forward, forward, broadcast_to(self.weight_s, shape))
+    def waiting(self, ahead_s: Float, back_s: Float, shape: tuple[int, ...]) -> Passes:
+        """Add waits for traffic to the forward and the backward passes."""
+        forward = broadcast_to(self.forward_s + ahead_s, shape)
+        weight = broadcast_to(self.weight_s, shape)
+        return Passes(self.backward_s + back_s + forward, forward, weight)
 
 
 @dataclass(frozen=True, slots=True)
 class _PipelineTimes(Arrays):
     """Pass times of one micro-batch on candidate stages and on the chunks around them [s]."""
 
-    slowest: _PassTimes
-    """The slowest stage (L,)."""
     stage: Int
     """Last stage that holds the same blocks as the candidate (L, S)."""
     each: _PassTimes
@@ -194,60 +200,59 @@ class _PipelineTimes(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
-class _SlowestStage(Arrays):
-    """Slowest stage of each layout, and the step-time parts that it sets [s]."""
+class _StagePasses(Arrays):
+    """Passes of a step on each candidate stage (L, S), before data-parallel traffic [s]."""
 
-    index: Int
-    """Index of this stage among the candidates."""
     parts_s: dict[str, Float]
     """Parts of the step time."""
     overlap_window: _OverlapWindow
+    pass_times: _PassTimes
     idle_s: Float
     """Pipeline bubble if passes wait for no data-parallel traffic."""
 
 
-def _slowest_stage(candidates: Stages) -> tuple[_SlowestStage, _PipelineTimes | None]:
-    """Find the slowest stage of each layout, and pass times of pipelines; None without any."""
-    scenario, layouts = candidates.scenario, candidates.per_layout
-    passes = block_passes(scenario, candidates.blocks, layouts)
-    index, slowest_s = _slowest_index(candidates, passes)
-    stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
-    forward = stages.total([work.forward_s for work in compute])
-    backward = stages.total([work.backward_s for work in compute])
-    recompute = stages.total([work.recompute_s for work in compute])
+def _stage_passes(candidates: Stages) -> tuple[_StagePasses, _PipelineTimes | None]:
+    """Passes of each candidate stage, and pass times of pipelines; None without any."""
+    layouts = candidates.per_layout
+    passes = block_passes(candidates.scenario, candidates.blocks, layouts)
+    wide, total = [work.take((..., None)) for work in passes], candidates.total
+    forward = total([work.compute.forward_s for work in wide])
+    backward = total([work.compute.backward_s for work in wide])
+    recompute = total([work.compute.recompute_s for work in wide])
+    pass_s = total([work.total_s for work in wide])
 
-    window = _overlap_window(stages, passes, forward, backward + recompute, slowest_s)
-    m = layouts.num_microbatches
+    window = _overlap_window(candidates, wide, forward, backward + recompute, pass_s)
+    m = candidates.layouts.num_microbatches
     parts = {
         "forward": m * forward,
         "backward": m * backward,
         "recompute": m * recompute,
-        "host_overhead": m * stages.total([work.host_s for work in passes]),
-        "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
-        "context_parallel": m * stages.total([work.context_s for work in passes]),
-        "expert_parallel": m * stages.total([work.expert_s for work in passes]),
-        "pipeline_transfer": _transfers(layouts, window.transfer),
+        "host_overhead": m * total([work.host_s for work in wide]),
+        "tensor_parallel": m * total([work.tensor_s for work in wide]),
+        "context_parallel": m * total([work.context_s for work in wide]),
+        "expert_parallel": m * total([work.expert_s for work in wide]),
+        "pipeline_transfer": _transfers(candidates.layouts, window.transfer),
     }
-    pipeline, idle_s = None, np.zeros(slowest_s.shape)
+    each = _PassTimes.summed(_PassTimes.of(wide), total)
+    pipeline, idle_s = None, np.zeros(np.shape(layouts.dp))
     if np.any(layouts.piped):
-        pipeline = _pipeline_times(candidates, stages, passes)
-        idle_s = _bubble_s(layouts, pipeline, (idle_s, idle_s))
-    return _SlowestStage(index, parts, window, idle_s), pipeline
+        pipeline = _pipeline_times(candidates, each, _PassTimes.of(wide))
+        idle_s = _bubble_s(layouts, pipeline, (np.zeros((1, 1)), np.zeros((1, 1))))
+    return _StagePasses(parts, window, each, idle_s[..., None]), pipeline
 
 
-def _pipeline_times(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _PipelineTimes:
+def _pipeline_times(
+    candidates: Stages, each: _PassTimes, blocks: list[_PassTimes]
+) -> _PipelineTimes:
     stage, before, after = block_counts_around(
         candidates.blocks, candidates.layouts, candidates.stage, candidates.scenario.framework
     )
-    pass_times = _PassTimes.of(passes)
-    wide = [block.take((..., None)) for block in pass_times]
     return _PipelineTimes(
-        _PassTimes.summed(pass_times, slowest.total),
         stage,
-        _PassTimes.summed(wide, candidates.total),
-        _PassTimes.summed(wide, _summed(before)),
-        _PassTimes.summed(wide, _summed(after)),
-        _PassTimes.summed(pass_times, slowest.of_model),
+        each,
+        _PassTimes.summed(blocks, _summed(before)),
+        _PassTimes.summed(blocks, _summed(after)),
+        _PassTimes.summed(blocks, candidates.of_model).take((..., 0)),
     )
 
 
@@ -272,39 +277,34 @@ def _bubble_with_waits(
     waits: tuple[Float, Float],
 ) -> Float:
     """Pipeline bubble, recomputed for layouts whose passes wait for traffic [s]."""
-    slowed = layouts.piped & ((waits[0] > 0) | (waits[1] > 0))
+    slowed = layouts.piped & np.any((waits[0] > 0) | (waits[1] > 0), axis=-1)
     if pipeline is None or not slowed.any():
         return idle_s
     if index is None:
         return np.where(slowed, _bubble_s(layouts, pipeline, waits), idle_s)
     rows, idle = np.flatnonzero(slowed), np.array(broadcast_to(idle_s, slowed.shape))
-    ahead, back = (broadcast_to(wait, slowed.shape)[rows] for wait in waits)
+    ahead, back = (broadcast_to(wait, (len(layouts), wait.shape[-1]))[rows] for wait in waits)
     idle[rows] = _bubble_s(layouts.take(rows), pipeline.take(index[rows]), (ahead, back))
     return idle
 
 
 def _bubble_s(layouts: Layouts, pipeline: _PipelineTimes, waits: tuple[Float, Float]) -> Float:
-    """Pipeline bubble with waiting passes; every stage's passes grow as on the slowest [s]."""
+    """Pipeline bubble with waiting passes; other stages wait as long as the longest wait [s]."""
     shape = np.broadcast_shapes(pipeline.stage.shape, pipeline.each.forward_s.shape)
-    tiny = np.finfo(float).tiny
-    ahead = 1 + waits[0] / np.maximum(pipeline.slowest.forward_s, tiny)
-    back = 1 + waits[1] / np.maximum(pipeline.slowest.backward_s, tiny)
-    both = (np.asarray(ahead)[..., None], np.asarray(back)[..., None])
+    wide = layouts.take((..., None))
+    before = wide.chunk(pipeline.stage, 0) / wide.vpp
+    after = wide.pp - (wide.chunk(pipeline.stage, wide.vpp - 1) + 1) / wide.vpp
+    ahead, back = (np.max(wait, axis=-1, keepdims=True) for wait in waits)
     slowed = PipelinePasses(
         broadcast_to(pipeline.stage, shape),
-        pipeline.each.stretched(*both, shape),
-        pipeline.before.stretched(*both, shape),
-        pipeline.after.stretched(*both, shape),
-        pipeline.all_blocks.stretched(ahead, back, shape[:-1]),
+        pipeline.each.waiting(*waits, shape),
+        pipeline.before.waiting(before * ahead, before * back, shape),
+        pipeline.after.waiting(after * ahead, after * back, shape),
+        pipeline.all_blocks.waiting(
+            layouts.pp * ahead[..., 0], layouts.pp * back[..., 0], shape[:-1]
+        ),
     )
     return bubble_s(layouts, slowed)
-
-
-def _slowest_index(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
-    """Index of the slowest stage, and its time for one micro-batch [s]."""
-    per_stage = stages.total([work.total_s[..., None] for work in passes])
-    index: Int = np.argmax(per_stage, axis=-1)
-    return index, np.take_along_axis(per_stage, index[..., None], axis=-1)[..., 0]
 
 
 def _transfers(layouts: Layouts, transfer: Transfer) -> Float:

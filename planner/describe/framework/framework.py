@@ -123,8 +123,9 @@ class Framework(Description):
     )
     """Policy of selective recompute: repeat the attention core (Korthikanti), or keep the outputs
     of GEMMs (all, or every second one)."""
-    sequence_parallel: Literal["never", "with-tp", "optional"] = "never"
-    """Sequence parallelism: norms and dropout are split inside the tp group."""
+    sequence_parallel: Literal["never", "with-tp", "by-default", "optional"] = "never"
+    """Sequence parallelism: norms and dropout are split inside the tp group; layouts without it
+    are not searched if it is the default."""
     offload_optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
     """Places for offloaded optimizer states."""
     offload_parameters: tuple[Literal["cpu", "nvme"], ...] = ()

@@ -223,7 +223,7 @@ def _sequence_parallel(cells: Cells, software: Software, framework: Framework, t
     is_parallel = cells.flag("sequence_parallel")
     if is_parallel is not None:
         return is_parallel
-    usually = framework.sequence_parallel == "with-tp" or software.sequence_parallel
+    usually = framework.sequence_parallel != "optional" or software.sequence_parallel
     word = "yes" if usually else "no"
     return cells.assume(usually, f"sequence_parallel missing: {word}, usual there")
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import pytest
+
+pytest.importorskip("torch", reason="torch builds the networks")
+
 import torch
 from torch import nn
 
