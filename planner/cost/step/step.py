@@ -237,7 +237,7 @@ def _stage_passes(candidates: Stages) -> tuple[_StagePasses, _PipelineTimes | No
     pipeline, idle_s = None, np.zeros(np.shape(layouts.dp))
     if np.any(layouts.piped):
         pipeline = _pipeline_times(candidates, each, _PassTimes.of(wide))
-        idle_s = _bubble_s(layouts, pipeline, (np.zeros((1, 1)), np.zeros((1, 1))))
+        idle_s = _bubble_s(layouts, pipeline, (np.zeros(1), np.zeros(1)))
     return _StagePasses(parts, window, each, idle_s[..., None]), pipeline
 
 
