@@ -112,7 +112,9 @@ class Case:
             experts = model.experts and model.experts.replaced(**dense).model_dump()
             model = model.replaced(num_layers=layers, experts=experts)
         workload = Workload(sequence_length=rows, global_batch=self.layout.global_batch)
-        return Scenario(model, load_machine("dgx-h100"), workload, load_framework("fsdp2"))
+        return Scenario(
+            model, load_machine("dgx-h100"), workload, load_framework("fsdp2").with_own_blocks()
+        )
 
 
 def cases() -> Iterator[Case]:

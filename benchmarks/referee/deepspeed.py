@@ -14,12 +14,12 @@ import deepspeed
 import torch
 from deepspeed.comm import torch as communication
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM
 
+from planner.validate.folder.huggingface import meta_model
 from planner.validate.folder.tracked import world
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 
-__all__ = ["run"]
+__all__ = ["NoProducts", "run"]
 
 # DeepSpeed's shared-memory collectives would wait for ranks that do not exist
 communication.build_shm_op = lambda: None
@@ -28,7 +28,7 @@ communication.build_shm_op = lambda: None
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Track a step of `engine(...)`, `engine.backward`, `engine.step`; `outputs` stays alive."""
     layout = case["layout"]
-    with world(layout["dp"]), _NoProducts():
+    with world(layout["dp"]), NoProducts():
         engine = _engine(case)
         shape = (layout["micro_batch"], case["sequence"])
         tokens, labels = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
@@ -64,7 +64,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         return _readout(engine, timeline)
 
 
-class _NoProducts(TorchDispatchMode):
+class NoProducts(TorchDispatchMode):
     """Return zeros for matrix products: only sizes matter, and 16-bit ones are slow on a CPU."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -76,18 +76,12 @@ class _NoProducts(TorchDispatchMode):
 
 def _engine(case: dict[str, Any]) -> Any:
     """Make the engine with `deepspeed.initialize`, configured as `planner emit` writes it."""
-    config = AutoConfig.for_model(**case["config"])
-    config.use_cache = False
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config, attn_implementation=case["attention"], dtype=torch.float32
-        )
+    model = meta_model(case)
     model.to_empty(device="cpu")
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.zero_()
     model.tie_weights()
-    model.train()
     if case["layout"]["recompute"] == "full":
         model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)

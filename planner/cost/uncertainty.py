@@ -11,7 +11,14 @@ from planner.cost.arrays import Float
 from planner.cost.parts import TIME_CAUSES, TimeCause
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Outlook, outlook
-from planner.cost.scenario.prior import GAUSSIAN, Traits, memory_class, memory_classes, priors
+from planner.cost.scenario.prior import (
+    GAUSSIAN,
+    MemoryClass,
+    Traits,
+    memory_class,
+    memory_spread,
+    priors,
+)
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
 from planner.describe.framework.kernel_releases import architecture_of
@@ -82,15 +89,16 @@ def step_outlook(
 def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     """Expected error and spread of the device memory of layouts.
 
-    Counted: quantiles of published runs of the framework's class, or the scenario's measured runs
-    if it has any. Left out: runs of the class that were measured by their tensors alone, which need
-    not fit; correlation of runs of one source. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    Counted: quantiles of published runs of the framework's class, times those of unknown blocks
+    where nobody read the model's code; or the scenario's measured runs if it has any. Left out:
+    runs of the class that were measured by their tensors alone, which need not fit; correlation of
+    runs of one source. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     intervals.md#intervals.
     """
     measured = scenario.experience.memory
     if measured is not None:
         return outlook(priors().memory, measured, traits_of(scenario, layouts, {}))
-    quantiles, unbiased = memory_classes()[memory_class(scenario.framework)], np.ones(len(layouts))
+    quantiles, unbiased = _memory_spread(scenario), np.ones(len(layouts))
     low, high = quantiles.low, quantiles.high
     spread = math.log(high / low) / (2 * GAUSSIAN)
     by_cause = np.ones((len(layouts), len(get_args(TimeCause))))
@@ -108,5 +116,10 @@ def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike)
         spread = memory_outlook(scenario, layouts).spread
         deviations = np.log(room) / np.reshape(spread, np.shape(room))
         return np.vectorize(math.erfc, otypes=[float])(deviations / math.sqrt(2)) / 2
-    memory_class_of = memory_classes()[memory_class(scenario.framework)]
-    return 1 - np.interp(np.log(room), np.log(memory_class_of.ratios), memory_class_of.parts)
+    spread_of = _memory_spread(scenario)
+    return 1 - np.interp(np.log(room), np.log(spread_of.ratios), spread_of.parts)
+
+
+def _memory_spread(scenario: Scenario) -> MemoryClass:
+    name = memory_class(scenario.framework)
+    return memory_spread(name, knows_blocks=scenario.knows_blocks)

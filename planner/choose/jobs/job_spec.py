@@ -121,7 +121,6 @@ class JobSpec:
 
     def scenario(self, framework: Framework) -> Scenario:
         """Make the scenario of the job under a framework."""
-        framework = framework.around(self.model, self.workload)
         return Scenario(self.model, self.machine, self.workload, framework, self.experience)
 
     def scenario_of(self, estimate: Estimate) -> Scenario:

@@ -55,7 +55,12 @@ def preference_notes() -> Iterator[str]:
 
 
 def evidence_notes(scenario: Scenario, nodes: int) -> Iterator[str]:
-    """Name the estimated network if the machine has several, and the machine's measured runs."""
+    """Name unknown blocks, one of several networks, and the machine's measured runs."""
+    if not scenario.knows_blocks:
+        yield (
+            f"How {scenario.framework.family} computes the blocks of family "
+            f"{scenario.model.family} is not known: memory intervals are wider."
+        )
     yield from network_notes(scenario, nodes)
     if scenario.machine.evidence:
         runs = f"Measured runs behind estimates for {scenario.machine.name}"

@@ -109,6 +109,8 @@ class _Sizes:
         self.buffers, self.loss_chunks = framework.buffers, framework.kernels.loss_chunks
         self.gradient_in_loss = framework.kernels.loss == "fused-linear"
         self.element = float(stages.scenario.workload.compute_bytes)
+        self.of_layer_bytes = self.in_precision(self.buffers.layer_gradient_bytes)
+        self.input_bytes = self.in_precision(self.buffers.reduce_input_bytes)
         self.layer = self.params.largest_layer / layouts.tiles
         self.in_backward = framework.kernels.optimizer_in_backward
         self.largest_group = stages.largest_group
@@ -121,9 +123,7 @@ class _Sizes:
         self.reduces_every_pass = self.split & ~self.reduces_once
         self.reduces_late = self.split & self.reduces_once & ~layouts.piped
         # gradients in the format of their sums are added to the sums one by one
-        self.adds_in_place = self.reduces_once & (
-            self.size.reduce_bytes <= self.buffers.layer_gradient_bytes
-        )
+        self.adds_in_place = self.reduces_once & (self.size.reduce_bytes <= self.of_layer_bytes)
         ranks = np.where(layouts.shards_states, layouts.num_shards, 1)
         self.output_bytes = np.where(self.sharding, self.size.gradient_bytes / ranks, 0.0)
         # plus the wider output that is narrowed to it
@@ -131,10 +131,14 @@ class _Sizes:
         wide = np.where(self.sharding & narrower, self.size.reduce_bytes / ranks, 0.0)
         self.reduced_bytes = self.output_bytes + wide
 
+    def in_precision(self, size_bytes: float) -> float:
+        """Bytes per element of a gradient that is 16 bits wide, or 32 in fp32 training [B]."""
+        return max(size_bytes, self.element) if size_bytes else 0.0
+
     def unreduced(self) -> Unreduced:
         """Collect the sizes in an `Unreduced`."""
         params, buffers, layer = self.params, self.buffers, self.layer
-        current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
+        current, ahead = self.of_layer_bytes, self.input_bytes
         buckets, sums = self.buckets(), self.sums()
         each = self.layouts.shards_gradients | (self.layouts.num_microbatches == 1)
         only_in_backward = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
@@ -207,19 +211,18 @@ class _Sizes:
         table = params.table * self.layouts.tp * computed_whole
         unsplit = self.reduces_once & (params.tied == 0) & (table > 0)
         rest = params.embedding + params.tied - np.where(unsplit, params.table, 0.0)
-        current = self.buffers.layer_gradient_bytes
+        current = self.of_layer_bytes
         return table * self.element + np.where(self.split, rest * current, 0.0)
 
     def copies(self) -> Float:
         """Copy-in of gradients not sharded by rows: from fp32 sums, or as computed [B]."""
-        buffers = self.buffers
-        each = np.where(self.reduces_late, buffers.reduce_input_bytes, buffers.layer_gradient_bytes)
+        each = np.where(self.reduces_late, self.input_bytes, self.of_layer_bytes)
         copied = (self.reduces_every_pass | self.reduces_late) & ~self.layouts.shards_weights
         return np.where(copied, self.params.copied_in * each, 0.0)
 
     def groups(self) -> Float:
         """Buffers beyond the sums while a pipeline reduces group by group, embedding first [B]."""
-        params, ahead = self.params, self.buffers.reduce_input_bytes
+        params, ahead = self.params, self.input_bytes
         extra = self.unsplit_extra_elements()
         split = np.where(extra > 0, params.table * ahead, 0.0)
         first = params.embedding * ahead + np.maximum(params.embedding * self.output_bytes, split)

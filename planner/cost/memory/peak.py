@@ -78,6 +78,12 @@ class Peak:
                 if values.ndim or values:
                     all_values = broadcast_to(values, self.moment.shape)
                     part_bytes[name].reshape(-1)[rows] = all_values[row_places]
+        # of the weights, what exceeds the shards is gathered copies that are left at this moment
+        tensors = self.inputs.resident
+        beyond = part_bytes["weights"] - at_places(tensors.weights - tensors.copies)
+        copies = np.clip(beyond, 0.0, at_places(tensors.copies))
+        part_bytes["weights"] = part_bytes["weights"] - copies
+        part_bytes["gathered_parameters"] = part_bytes["gathered_parameters"] + copies
         allocated, context = np.asarray(sum(part_bytes.values())), at_places(self.context)
         before_update = part_bytes["optimizer_states"] + at_places(self.before_update)
         part_bytes["runtime_context"] = context

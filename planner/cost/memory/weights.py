@@ -16,6 +16,8 @@ class Resident(Arrays):
     weights: Float
     gradients: Float
     optimizer_states: Float
+    copies: Float
+    """Part of the weights: gathered copies that stay beside fp32 shards."""
 
 
 def resident(stages: Stages) -> Resident:
@@ -53,6 +55,7 @@ def resident(stages: Stages) -> Resident:
         weights=np.where(layouts.offloads_weights & layouts.shards_weights, 0.0, weights),
         gradients=np.where(on_device, gradients, 0.0),
         optimizer_states=np.where(layouts.keeps_states, optimizer, 0.0),
+        copies=copies * (not size.sharded_weight_bytes),
     )
 
 

@@ -23,8 +23,14 @@ class Scenario:
     """Measured runs that correct the estimate."""
 
     def __post_init__(self) -> None:
-        # select the network and the attention of the framework, and its kernels for the runtime
+        # select the framework's network and attention, and its kernels for model and runtime
         object.__setattr__(self, "machine", self.machine.network_of(self.framework.family))
-        object.__setattr__(self, "framework", self.framework.on(self.machine.device.runtime))
+        around = self.framework.around(self.model, self.workload)
+        object.__setattr__(self, "framework", around.on(self.machine.device.runtime))
         workload = self.framework.with_attention(self.workload, self.model)
         object.__setattr__(self, "workload", workload)
+
+    @property
+    def knows_blocks(self) -> bool:
+        """Whether the blocks of the model were compared with the code that computes them."""
+        return self.framework.knows_blocks(self.model)

@@ -1,5 +1,7 @@
 """Prior: spread of measured runs around estimates, and which runs share their errors."""
 
+from __future__ import annotations
+
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -271,15 +273,31 @@ class MemoryClass(Description):
     ratios: tuple[float, ...]
     """Measured / estimated at each of these fractions."""
 
+    def times(self, factor: MemoryClass) -> MemoryClass:
+        """Quantiles of the product of both ratios, which err independently."""
+        at = (np.arange(200) + 0.5) / 200
+        logs = [np.interp(at, each.parts, np.log(each.ratios)) for each in (self, factor)]
+        products = np.exp(np.add.outer(*logs))
+        low, high, *ratios = np.quantile(products, (0.05, 0.95, *self.parts)).tolist()
+        changes = {"low": low, "high": high, "ratios": tuple(ratios)}
+        return self.model_copy(update=changes)
+
 
 @functools.cache
 def memory_classes() -> dict[str, MemoryClass]:
     """Return the spread of measured over estimated device memory, by class of run."""
-    path = Path(__file__).with_name("memory_spread.toml")
-    return {
-        name: MemoryClass.described(values, where=f"{path.name}, {name}")
-        for name, values in read_toml(path).items()
-    }
+    classes = {}
+    for name in ("memory_spread.toml", "unknown_blocks.toml"):
+        for key, values in read_toml(Path(__file__).with_name(name)).items():
+            classes[key] = MemoryClass.described(values, where=f"{name}, {key}")
+    return classes
+
+
+@functools.cache
+def memory_spread(name: str, *, knows_blocks: bool) -> MemoryClass:
+    """Return the spread of a class, wider if the blocks of the model are not known."""
+    spread = memory_classes()[name]
+    return spread if knows_blocks else spread.times(memory_classes()["unknown blocks"])
 
 
 def memory_class(framework: Framework) -> str:

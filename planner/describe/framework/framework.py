@@ -316,6 +316,16 @@ class Framework(Description):
             kernels |= switch.changes.get("kernels", {})
         return self.model_copy(update={"kernels": Kernels(**kernels)})
 
+    def knows_blocks(self, model: Model) -> bool:
+        """Whether a model's blocks were compared with the code that computes them."""
+        families = self.kernels.families
+        return model.counts_samples or not families or model.family in families
+
+    def with_own_blocks(self) -> Framework:
+        """Copy whose own blocks every model has, such as the modules that are traced."""
+        code = self.code.model_copy(update={"models": (), "other_blocks": {}})
+        return self.model_copy(update={"code": code})
+
     def with_attention(self, workload: Workload, model: Model) -> Workload:
         """Copy of a workload with the attention that the library runs, if it states none."""
         eager = self.kernels.transformers_release < model.written.fused_since

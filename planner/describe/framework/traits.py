@@ -292,6 +292,9 @@ class Kernels(Description):
     transformers_blocks: bool = False
     """Layers run as transformers implements them (`Shapes.written`): some activations in elementary
     operations, eager attention over keys and values repeated for every head."""
+    families: tuple[str, ...] = ()
+    """Families whose blocks were compared with the code that computes them, where users bring their
+    own; others are unknown. Empty: all known."""
     transformers_release: float = Field(default=99.0, ge=0, le=99)
     """Release of transformers, which decides on the default attention (4.4: 4.40); 99: none."""
     keeps_latent_keys: bool = False

@@ -86,7 +86,7 @@ def check_folder(
         )
     fields = _fields(stated.model, config)
     model = from_config(fields, stated.model or str(fields["model_type"]))
-    framework = load_framework(stated.framework).around(model, workload)
+    framework = load_framework(stated.framework)
     scenario = Scenario(model, load_machine(machine), workload, framework)
     request = {
         "config": fields | {"use_cache": False},

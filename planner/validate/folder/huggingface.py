@@ -15,7 +15,7 @@ from transformers import AutoConfig, masking_utils
 from planner.validate.folder.tracked import Job, measure
 from planner.validate.sharding.attention import flash_attention
 
-__all__ = ["run"]
+__all__ = ["meta_model", "run"]
 
 # transformers detects packed sequences from position values, which tensors without data lack;
 # a batch of whole sequences has none
@@ -46,7 +46,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 def _build(case: dict[str, Any]):
     layout = case["layout"]
     mesh = init_device_mesh("cpu", (layout["dp"],), mesh_dim_names=("dp_shard",))
-    model = _WRAPPED[case.get("wrap", "accelerate")](_model(case), mesh, case)
+    model = _WRAPPED[case.get("wrap", "accelerate")](meta_model(case), mesh, case)
 
     def materialise() -> Job:
         model.to_empty(device="cpu")
@@ -79,7 +79,8 @@ def _autocast():
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-def _model(case) -> nn.Module:
+def meta_model(case) -> nn.Module:
+    """Make the model of a case without storage."""
     config = AutoConfig.for_model(**case["config"])
     config.use_cache = False
     kind = getattr(transformers, _KINDS[case.get("kind", "decoder")])

@@ -156,9 +156,8 @@ def compare_trace(
         )
     layout = Layout(**{"dp": world // model_ranks, **degrees})
     workload = workload or Workload()
-    scenario = Scenario(
-        load_transformer(model), load_machine(machine), workload, load_framework("fsdp2")
-    )
+    framework = load_framework("fsdp2").with_own_blocks()
+    scenario = Scenario(load_transformer(model), load_machine(machine), workload, framework)
     traced = trace(
         scenario, layout, stage=stage, optimizer=optimizer, full_depth=full_depth, tracer=tracer
     )

@@ -227,7 +227,7 @@ def scenario_of(case: dict[str, Any], machine: Machine) -> tuple[Scenario, Layou
 
 def _framework(case: dict[str, Any], model: Model) -> Framework:
     plain = case["strategy"] in ("single", "ddp", "zero1")
-    framework = load_framework("ddp" if plain else "fsdp2")
+    framework = load_framework("ddp" if plain else "fsdp2").with_own_blocks()
     # a gate is a separate product; on a CPU, RMS norm is several kernels, layer norm one
     unfused_norm = case["device"] == "cpu" and model.norm == "rmsnorm"
     kernels = framework.kernels.replaced(
