@@ -1,38 +1,37 @@
 """Micro-batch: the fastest that fits, for a layout that states a global batch without one."""
 
-import contextlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.planning import estimate_job, job_of_layout, scenario_for
+from planner.choose.planning import scenario_for
 from planner.choose.preferences import preferences
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.scenario.experience import Experience
 from planner.cost.shards.layouts import Layouts
-from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
-from planner.describe.machine import Machine
-from planner.describe.model.model import Model
-from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.units import format_seconds
 
 
-def best_micro_batch(
-    model: Model, machine: Machine, layout: Layout, workload: Workload, framework: Framework | None
-) -> Layout:
-    """Return the layout with the micro-batch of the shortest step, safe in memory if possible."""
-    estimates: list[Estimate] = []
+def micro_batch_options(layout: Layout) -> Iterator[Layout]:
+    """Layouts with each micro-batch of a power of two that divides the sequences of a replica."""
     per_replica, size = layout.micro_batch * layout.grad_accumulation, 1
     while per_replica % size == 0:
-        accumulation = per_replica // size
-        candidate = layout.replaced(micro_batch=size, grad_accumulation=accumulation)
-        job = job_of_layout(model, machine, candidate, workload, framework, Experience())
-        with contextlib.suppress(LayoutError):
-            estimates.append(estimate_job(job, candidate))
+        yield layout.replaced(micro_batch=size, grad_accumulation=per_replica // size)
         size *= 2
-    return min(estimates, key=_rank).layout if estimates else layout
+
+
+def best_micro_batch(results: Sequence[Estimate | LayoutError]) -> Estimate:
+    """Return the shortest step among estimates that differ in the micro-batch; those that fit come
+    first, then safe ones; if none fits, the one that takes the least memory.
+
+    Raises the first LayoutError if all layouts are refused.
+    """
+    estimates = [each for each in results if isinstance(each, Estimate)]
+    if not estimates:
+        raise next(each for each in results if isinstance(each, LayoutError))
+    return min(estimates, key=_rank)
 
 
 def micro_batch_note(job: JobSpec, layout: Layout) -> str:

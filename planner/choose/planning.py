@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from planner.choose.jobs.alternatives import network_choice, search_headline, wasted_nodes_note
 from planner.choose.jobs.job_search import (
     JobCandidates,
@@ -11,7 +13,7 @@ from planner.choose.jobs.job_search import (
     unwritable_layout_notes,
 )
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.legality import broken, check
+from planner.choose.legality import broken, check, legal_refined
 from planner.choose.plan import Dropped, Plan, Verdict
 from planner.choose.search import Candidates, SearchScope
 from planner.choose.search.recommendation import (
@@ -163,6 +165,45 @@ def estimate_job(job: JobSpec, layout: Layout) -> Estimate:
     return estimate_layouts(scenario_for(job, layout), Layouts.stack([layout]))[0]
 
 
+def estimate_jobs(jobs: Sequence[tuple[JobSpec, Layout]]) -> list[Estimate | LayoutError]:
+    """Estimate layouts as `estimate_job` does, together where only nodes and batch differ."""
+    groups: dict[object, list[int]] = {}
+    for number, (job, layout) in enumerate(jobs):
+        fills = job.nodes == -(-layout.world // job.machine.node.num_devices)
+        # a ramp is checked against the batch of each job
+        plain = layout.global_batch == job.workload.global_batch and not job.workload.ramp
+        if fills and plain and not job.experience.is_known:
+            workload = job.workload.model_copy(update={"global_batch": 1})
+            key = (id(job.model), id(job.machine), job.frameworks, workload)
+            groups.setdefault(key, []).append(number)
+    results: dict[int, Estimate | LayoutError] = {}
+    for numbers in groups.values():
+        results |= _estimate_group({number: jobs[number] for number in numbers})
+    for number, (job, layout) in enumerate(jobs):
+        if number not in results:
+            try:
+                results[number] = estimate_job(job, layout)
+            except LayoutError as error:
+                results[number] = error
+    return [results[number] for number in range(len(jobs))]
+
+
+def _estimate_group(jobs: Mapping[int, tuple[JobSpec, Layout]]) -> dict[int, Estimate]:
+    """Estimates of the legal ones among layouts in jobs that differ in nodes and batch."""
+    (first, _), rows = next(iter(jobs.values())), np.array(list(jobs))
+    layouts = Layouts.stack(layout for _, layout in jobs.values())
+    estimates: dict[int, Estimate] = {}
+    for scenario in map(first.scenario, first.searched_frameworks()):
+        if not scenario.framework.refuses(scenario.machine, scenario.workload, scenario.model):
+            is_legal = legal_refined(scenario, layouts)
+            part = estimate_layouts(scenario, layouts.take(is_legal))
+            tokens = [jobs[row][0].workload.tokens_per_step for row in rows[is_legal].tolist()]
+            listed = part.of_scenario(scenario, np.array(tokens)).rows(range(len(tokens)))
+            estimates |= zip(rows[is_legal].tolist(), listed, strict=True)
+            layouts, rows = layouts.take(~is_legal), rows[~is_legal]
+    return estimates
+
+
 def whole_training(
     model: str | Model,
     machine: str | Machine,
@@ -224,18 +265,18 @@ def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
             f"devices, but nodes = {job.nodes}; use nodes = {needed} or a layout of "
             f"{job.num_devices} ranks"
         )
-    refusals: list[tuple[Scenario, LayoutError]] = []
+    row, scenarios = Layouts.of(layout), []
     for scenario in map(job.scenario, job.searched_frameworks()):
-        try:
-            check(scenario, layout)
-        except LayoutError as error:
-            refusals.append((scenario, error))
-        else:
+        scenarios.append(scenario)
+        reason = scenario.framework.refuses(scenario.machine, scenario.workload, scenario.model)
+        if not reason and next(broken(scenario, row), None) is None:
             return scenario
-    raise min(refusals, key=lambda pair: _distance(pair[0], layout))[1]
+    closest = min(scenarios, key=lambda scenario: _distance(scenario, row))
+    check(closest, layout)
+    return closest
 
 
-def _distance(scenario: Scenario, layout: Layout) -> tuple[int, bool, int, int]:
+def _distance(scenario: Scenario, layout: Layouts) -> tuple[int, bool, int, int]:
     """Sort key of frameworks: fewest broken rules, then the most axes and recompute modes."""
     framework, rules = scenario.framework, len(list(broken(scenario, layout)))
     return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)

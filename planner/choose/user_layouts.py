@@ -1,12 +1,13 @@
 """User layouts: complete a layout from files and options, estimate it, find a faster one."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.legality.check import check_division
-from planner.choose.micro_batch import best_micro_batch
-from planner.choose.planning import estimate_job, job_of_layout, plan_job
+from planner.choose.micro_batch import best_micro_batch, micro_batch_options
+from planner.choose.planning import estimate_job, estimate_jobs, job_of_layout, plan_job
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -32,6 +33,8 @@ class CompletedLayout:
     framework: Framework | None
     """None if neither the user nor the files name one."""
     notes: tuple[str, ...]
+    is_open: bool = False
+    """A global batch is stated without a micro-batch."""
 
 
 def complete_layout(
@@ -67,10 +70,14 @@ def complete_layout(
         if not framework:
             chosen, setting_notes = _configured_framework(chosen, files, shape, job, model)
             notes += setting_notes
-    if tuned and "global_batch" in values and not _SIZES & values.keys():
-        shape = best_micro_batch(model, machine, shape, job, chosen)
+    is_open = "global_batch" in values and not _SIZES & values.keys()
+    if tuned and is_open:
+        spec = job_of_layout(model, machine, shape, job, chosen, Experience())
+        results = estimate_jobs([(spec, option) for option in micro_batch_options(shape)])
+        with contextlib.suppress(LayoutError):
+            shape = best_micro_batch(results).layout
         notes.append(f"micro-batch {shape.micro_batch}, the fastest that fits (none is stated)")
-    return CompletedLayout(shape, job, chosen, tuple(notes))
+    return CompletedLayout(shape, job, chosen, tuple(notes), is_open)
 
 
 def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:

@@ -138,10 +138,10 @@ def where_any(condition: Mask, compute: Callable[[], Float]) -> Float:
 
 def is_in(column: Int, values: Collection[int]) -> Mask:
     """True where a column equals one of `values`."""
-    mask = column < column
-    for number in values:
-        mask = mask | (column == number)
-    return mask
+    if not values:
+        return np.zeros(np.shape(column), dtype=np.bool_)
+    masks = [column == number for number in values]
+    return functools.reduce(operator.or_, masks)
 
 
 def distinct(*columns: Int | Mask) -> tuple[Int, Int]:

@@ -1,12 +1,14 @@
 """Estimate: memory and step time of layouts, by named part."""
 
 import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Self, get_args
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, broadcast_to, map_in_batches
+from planner.cost.arrays import Arrays, Float, Int, broadcast_to, map_in_batches
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.phases import MOMENTS
 from planner.cost.operators.blocks import blocks_of
@@ -103,7 +105,8 @@ class Estimates(Footprints):
     """Memory and step time of many layouts, by part; arrays over the layouts."""
 
     time_parts_s: dict[str, Float]
-    tokens_per_step: int
+    tokens_per_step: int | Int
+    """Of all layouts, or of each."""
     model_flop: Float
     peak_flop_per_s: float
     scenario: Scenario
@@ -125,52 +128,59 @@ class Estimates(Footprints):
         available = self.step_time_s * self.layouts.world * self.peak_flop_per_s
         return self.model_flop / available
 
-    def of_scenario(self, scenario: Scenario) -> Self:
-        """Estimates of a scenario that was estimated with one of another batch."""
-        return replace(
-            self,
-            scenario=scenario,
-            tokens_per_step=scenario.workload.tokens_per_step,
-            model_flop=_model_flop(scenario, self.layouts),
-        )
+    def of_scenario(self, scenario: Scenario, tokens_per_step: int | Int | None = None) -> Self:
+        """Estimates of a scenario that was estimated with one of another batch, or of several."""
+        tokens = scenario.workload.tokens_per_step if tokens_per_step is None else tokens_per_step
+        flop = _model_flop(scenario, self.layouts, tokens)
+        return replace(self, scenario=scenario, tokens_per_step=tokens, model_flop=flop)
 
     def __getitem__(self, index: int) -> Estimate:
-        def floats_at(parts: dict[str, Float]) -> dict[str, float]:
-            return {name: float(values.flat[index]) for name, values in parts.items()}
+        return self.rows([index])[0]
 
-        memory, host = floats_at(self.memory_parts_bytes), floats_at(self.host_parts_bytes)
-        parts = floats_at(self.time_parts_s)
-        step, total = sum(parts.values()), sum(memory.values())
-        layout, fits = self.layouts[index], bool(self.fits.flat[index])
-        layout_row = self.layouts.map(lambda column: column.reshape(-1)[index : index + 1])
-        fastest, slowest = step_outlook(self.scenario, layout_row, parts).around()
-        least, most = memory_outlook(self.scenario, layout_row).around()
-        room = self.device_limit_bytes / total
-        return Estimate(
-            layout=layout,
-            framework=self.scenario.framework.name,
-            fits=fits,
-            tight=fits and most > room,
-            out_of_memory_probability=float(
-                exceeding_probability(self.scenario, layout_row, np.array([room]))[0]
-            ),
-            step_time_s=step,
-            interval_step_time_s=(step * fastest, step * slowest),
-            step_time_parts_s=parts,
-            tokens_per_s=self.tokens_per_step / step,
-            mfu=float(self.model_flop.flat[index]) / (step * layout.world * self.peak_flop_per_s),
-            memory_bytes={**memory, "total": total},
-            interval_memory_bytes=(total * least, total * most),
-            worst_stage=int(self.worst_stage.flat[index]),
-            peak_moment=tuple(MOMENTS)[int(self.peak_moment.flat[index])],
-            host_memory_bytes={**host, "total": sum(host.values())},
-            network=self._network(layout),
+    def rows(self, indices: Sequence[int] | Int) -> list[Estimate]:
+        """Estimates of the layouts at `indices`, as plain numbers."""
+        flat = self if np.ndim(self.layouts.dp) == 1 else self.map(np.ravel)
+        if self.scenario.experience.is_known and len(indices) > 1:
+            # products of matrices of another size differ in their last digits
+            return [flat[int(index)] for index in indices]
+        return flat.take(np.asarray(indices, dtype=np.int64))._plain()
+
+    def _plain(self) -> list[Estimate]:
+        scenario, layouts, memory = self.scenario, self.layouts, self.memory_bytes
+        room, spread = self.device_limit_bytes / memory, memory_outlook(scenario, layouts)
+        is_tight = self.fits & (spread.high / spread.expected > room)
+        moments, names = tuple(MOMENTS), itertools.repeat(scenario.framework.name)
+        return list(
+            map(
+                Estimate,
+                layouts,
+                names,
+                self.fits.tolist(),
+                is_tight.tolist(),
+                exceeding_probability(scenario, layouts, room).tolist(),
+                self.step_time_s.tolist(),
+                step_outlook(scenario, layouts, self.time_parts_s).intervals(self.step_time_s),
+                _by_row(self.time_parts_s),
+                (self.tokens_per_step / self.step_time_s).tolist(),
+                self.mfu.tolist(),
+                _by_row({**self.memory_parts_bytes, "total": memory}),
+                spread.intervals(memory),
+                self.worst_stage.tolist(),
+                (moments[number] for number in self.peak_moment.tolist()),
+                _by_row({**self.host_parts_bytes, "total": self.host_memory_bytes}),
+                map(self._network, layouts),
+            )
         )
 
     def _network(self, layout: Layout) -> str:
         machine = self.scenario.machine
         across = layout.world > machine.node.num_devices
         return machine.network.name if machine.networks and machine.network and across else ""
+
+
+def _by_row(parts: dict[str, Float]) -> list[dict[str, float]]:
+    columns = (np.asarray(values, dtype=float).tolist() for values in parts.values())
+    return [dict(zip(parts, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
@@ -250,7 +260,7 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
         **{field.name: getattr(footprints, field.name) for field in fields(footprints)},
         time_parts_s={name: broadcast_to(values, shape) for name, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
-        model_flop=_model_flop(scenario, footprints.layouts),
+        model_flop=_model_flop(scenario, footprints.layouts, workload.tokens_per_step),
         peak_flop_per_s=machine.peak(workload.base_precision),
         scenario=scenario,
     )
@@ -258,9 +268,10 @@ def _timed(stages: Stages, footprints: Footprints) -> Estimates:
     return estimates
 
 
-def _model_flop(scenario: Scenario, layouts: Layouts) -> Float:
+def _model_flop(scenario: Scenario, layouts: Layouts, tokens_per_step: int | Int) -> Float:
     workload, shape = scenario.workload, np.shape(layouts.dp)
-    flop = model_flop(blocks_of(scenario), workload, kept_share(workload, layouts))
+    share = kept_share(workload, layouts)
+    flop = model_flop(blocks_of(scenario), workload, share, tokens_per_step)
     return broadcast_to(flop, shape)
 
 

@@ -33,7 +33,7 @@ def traits_of(
     number format, which has its own rates. intervals.md#intervals.
     """
     model, machine, framework = scenario.model, scenario.machine, scenario.framework
-    layouts = layouts.map(np.ravel)
+    layouts = layouts if np.ndim(layouts.dp) == 1 else layouts.map(np.ravel)
     n = len(layouts)
     seconds = {cause: np.zeros(n) for cause in get_args(TimeCause)}
     for name, part_s in parts_s.items():

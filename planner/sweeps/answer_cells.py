@@ -1,16 +1,22 @@
 """Answers: the cells of the table that a worker computes for the questions of a task."""
 
 import functools
+import itertools
 import json
 import socket
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.planning import estimate, plan_job
+from planner.choose.micro_batch import best_micro_batch, micro_batch_options
+from planner.choose.planning import estimate_jobs, job_of_layout, plan_job
 from planner.choose.user_layouts import complete_layout
 from planner.choose.verdicts.fixes import shortage_summary
+from planner.cost.estimate import Estimate
+from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description
 from planner.describe.framework.framework import Framework
+from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -23,7 +29,11 @@ Cells = dict[str, Any]
 Answer = tuple[str, Cells]
 """Key of a question, and the cells of its answer."""
 
+_Options = list[tuple[JobSpec, Layout]]
+"""Layouts of a question with their job."""
+
 D = TypeVar("D", bound=Description)
+T = TypeVar("T")
 
 
 class _LoadedQuestion:
@@ -61,13 +71,23 @@ def answer_task(task: Task) -> list[Answer]:
             f"the worker on {socket.gethostname()} runs a different planner version; "
             "install the same version on both"
         )
-    return [(question.key, _cells(task, question)) for question in task.questions]
+    loaded = [_or_refusal(_LoadedQuestion, task, question) for question in task.questions]
+    if task.kind == "estimate":
+        answers = _estimate_answers([_or_refusal(_options, question) for question in loaded])
+    else:
+        answers = [_or_refusal(_plan_cells, question) for question in loaded]
+    return [
+        (question.key, {name: value for name, value in cells.items() if value is not None})
+        for question, cells in zip(task.questions, answers, strict=True)
+    ]
 
 
-def _cells(task: Task, question: Question) -> Cells:
-    answer = _plan_cells if task.kind == "plan" else _estimate_cells
+def _or_refusal(answer: Callable[..., T], *inputs: Any) -> T | Cells:
+    """Answer, or the cells with the reason why there is none; an input may be such cells."""
+    if isinstance(inputs[0], dict):
+        return inputs[0]
     try:
-        cells = answer(_LoadedQuestion(task, question))
+        return answer(*inputs)
     except PlannerError as error:
         return _refused(str(error))
     except (OSError, MemoryError):
@@ -75,7 +95,6 @@ def _cells(task: Task, question: Question) -> Cells:
     except Exception as error:
         fault = shorten(f"{type(error).__name__}: {error}", 200)
         return _refused(f"a fault of the planner ({fault}); please report it with this row")
-    return {name: value for name, value in cells.items() if value is not None}
 
 
 def _refused(reason: str) -> Cells:
@@ -122,27 +141,37 @@ def _plan_cells(question: _LoadedQuestion) -> Cells:
     }
 
 
-def _estimate_cells(question: _LoadedQuestion) -> Cells:
-    completed = complete_layout(
-        question.model,
-        question.machine,
-        nodes=question.nodes,
-        layout=question.layout,
-        workload=question.workload,
-        framework=question.framework,
-        tuned=True,
-    )
-    layout, workload = completed.layout, completed.workload
-    result = estimate(
-        question.model, question.machine, layout, workload=workload, framework=completed.framework
-    )
-    nodes = -(-layout.world // question.machine.node.num_devices)
+def _options(question: _LoadedQuestion) -> _Options:
+    """The stated layout of a question, or one for each micro-batch that it leaves open."""
+    model, machine = question.model, question.machine
+    fields = {name: getattr(question, name) for name in ("nodes", "layout", "workload")}
+    completed = complete_layout(model, machine, framework=question.framework, **fields)
+    layout, framework = completed.layout, completed.framework
+    job = job_of_layout(model, machine, layout, completed.workload, framework, Experience())
+    options = micro_batch_options(layout) if completed.is_open else (layout,)
+    return [(job, option) for option in options]
+
+
+def _estimate_answers(questions: Sequence[_Options | Cells]) -> list[Cells]:
+    """Estimate the layouts of all questions together; alone, if one of them is a fault."""
+    jobs = [pair for options in questions if isinstance(options, list) for pair in options]
+    try:
+        results = iter(estimate_jobs(jobs))
+    except Exception:
+        results = iter(())
+    return [_or_refusal(_estimate_cells, options, results) for options in questions]
+
+
+def _estimate_cells(options: _Options, results: Iterator[Estimate | LayoutError]) -> Cells:
+    job = options[0][0]
+    estimates = list(itertools.islice(results, len(options))) or estimate_jobs(options)
+    result = best_micro_batch(estimates)
     return {
-        "num_devices": layout.world,
-        "global_batch": workload.global_batch,
-        "duration_s": training_time(workload, result),
-        "node_hours": node_hours(nodes, workload, result),
-        "layout": str(layout),
+        "num_devices": result.layout.world,
+        "global_batch": job.workload.global_batch,
+        "duration_s": training_time(job.workload, result),
+        "node_hours": node_hours(job.nodes, job.workload, result),
+        "layout": str(result.layout),
         **result.record(),
-        "why": None if result.fits else shortage_summary(result, question.machine),
+        "why": None if result.fits else shortage_summary(result, job.machine),
     }

@@ -60,7 +60,7 @@ NAMED = ("sequence_length", "global_batch", "precision", "optimizer")
 """Workload fields that are columns of every table."""
 D = TypeVar("D", bound=Description)
 
-_TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 50}
+_TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 1000}
 """Most questions per task: about a second of work, so that a kill loses little."""
 _MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32}
 """Tasks to split a small sweep into, so that no worker waits long for the last one."""

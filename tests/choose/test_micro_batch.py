@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import planner
-from planner.choose.micro_batch import best_micro_batch, micro_batch_note
+from planner.choose.micro_batch import micro_batch_note
 from planner.choose.planning import job_of_layout
 from planner.choose.preferences import preferences
+from planner.choose.user_layouts import complete_layout
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -40,10 +41,15 @@ def test_the_fastest_that_is_safe(framework: str, model: str, zero_stage: int, l
         zero_stage = 0
     job = Workload(global_batch=256, sequence_length=length)
     tried = estimates(model, framework, zero_stage, job)
-    asked = Layout(dp=16, zero_stage=zero_stage, grad_accumulation=16)
-    chosen = best_micro_batch(
-        load_model(model), load_machine("polaris"), asked, job, load_framework(framework)
-    )
+    chosen = complete_layout(
+        load_model(model),
+        load_machine("polaris"),
+        nodes=4,
+        layout={"zero_stage": zero_stage},
+        workload={"global_batch": 256, "sequence_length": length},
+        framework=framework,
+        tuned=True,
+    ).layout
     assert chosen.global_batch == 256
     safe = [x for x in tried.values() if x.out_of_memory_probability <= preferences().risk]
     fitting = [x for x in tried.values() if x.fits]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 import planner
 from planner.choose.jobs.job_spec import frameworks_for
 from planner.choose.plan import Plan
-from planner.choose.planning import estimate, plan
-from planner.describe.catalogue import load_machine
+from planner.choose.planning import estimate, estimate_job, estimate_jobs, job_of_layout, plan
+from planner.cost.scenario.experience import Experience
+from planner.describe.catalogue import load_machine, load_model
+from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError
 
@@ -253,3 +256,27 @@ def test_every_kind_of_transformer_is_planned(name: str) -> None:
 def test_arguments_of_another_kind_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(PlannerError, match=said):
         planner.plan("gpt2", "polaris", **given)
+
+
+@pytest.mark.parametrize("framework", [None, "fsdp2"])
+def test_layouts_of_many_jobs_are_estimated_as_each_alone(framework: str | None) -> None:
+    """Nodes, batches and layouts differ; megatron-lm takes the pipeline, nobody takes tp = 3."""
+    stages = [Layout(dp=4, pp=2, schedule="1f1b", grad_accumulation=n) for n in (2, 8)]
+    layouts = [*stages, Layout(tp=3), Layout(dp=4, micro_batch=2)]
+    layouts += [Layout(dp=n, zero_stage=z) for n in (1, 4, 8, 16) for z in (0, 1, 2, 3)]
+    # jobs of the same objects are estimated together
+    model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    jobs = [
+        (job_of_layout(model, machine, layout, job, framework, Experience()), layout)
+        for layout in layouts
+        for job in (SMALL.replaced(global_batch=layout.global_batch), SMALL)
+    ]
+    refused = 0
+    for (job, layout), found in zip(jobs, estimate_jobs(jobs), strict=True):
+        if isinstance(found, LayoutError):
+            refused += 1
+            with pytest.raises(LayoutError, match=re.escape(str(found))):
+                estimate_job(job, layout)
+        else:
+            assert found == estimate_job(job, layout)
+    assert len(layouts) <= refused < len(jobs) - 5

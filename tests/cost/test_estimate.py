@@ -54,6 +54,21 @@ def test_every_field_of_a_layout_is_a_column() -> None:
         Layouts.broadcast(tpp=4)
 
 
+def test_columns_broadcast_and_others_have_the_defaults_of_a_layout() -> None:
+    found = Layouts.broadcast(dp=[[4], [8]], zero_stage=[1, 2, 3], dp_shard=[0, 2, 4])
+    rows = [
+        Layout(dp=dp, zero_stage=stage, dp_shard=group if group != dp else 0)
+        for dp in (4, 8)
+        for stage, group in ((1, 0), (2, 2), (3, 4))
+    ]
+    assert found.dp.shape == found.head_slots.shape == found.dp_shard.shape == (2, 3)
+    assert list(found) == [found[i] for i in range(6)] == rows
+    assert list(Layouts.broadcast()) == [Layout()]
+    # rows share the memory of a default
+    with pytest.raises(ValueError, match="read-only"):
+        found.tp[0] = 2
+
+
 def test_the_worst_stage_is_one_of_all_stages() -> None:
     layout = Layout(dp=2, pp=4, schedule="1f1b", grad_accumulation=8)
     asked = scenario(framework="megatron-lm")

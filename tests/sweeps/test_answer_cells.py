@@ -200,14 +200,14 @@ def test_a_layout_of_two_frameworks_is_refused() -> None:
 
 
 def test_a_fault_is_a_row_and_the_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answers.estimate
+    asked = answers.estimate_jobs
 
-    def faulty(*given: Any, **more: Any) -> Any:
-        if given[2].tp == 4:
+    def faulty(jobs: Any) -> Any:
+        if any(layout.tp == 4 for _, layout in jobs):
             raise ZeroDivisionError("division by zero")
-        return asked(*given, **more)
+        return asked(jobs)
 
-    monkeypatch.setattr(answers, "estimate", faulty)
+    monkeypatch.setattr(answers, "estimate_jobs", faulty)
     found = swept(**FEW)
     assert [row["error"] is not None for row in found.rows] == [
         "tp=4" in row["asked_layout"] for row in found.rows
@@ -221,12 +221,55 @@ def test_what_a_worker_lacks_is_no_answer(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(answers, "estimate", full)
+    monkeypatch.setattr(answers, "estimate_jobs", full)
     table = tmp_path / "results.csv"
     with pytest.raises(PlannerError, match=r"the backend sequential failed \(MemoryError\)"):
         swept(**FEW, into=table)
     monkeypatch.undo()
     assert swept(**FEW, into=table).num_asked == 8
+
+
+VARIED: dict[str, Any] = {
+    "kind": "estimate",
+    "models": ["gpt2", "mixtral-8x7b"],
+    "machines": ["polaris"],
+    "sets": [[], ["device.memory_bytes=80GB"]],
+    "workload": {"sequence_length": 1024},
+    "rows": [
+        # the batch follows from the layout; ramps are checked job by job
+        {"layout": {"dp": [4, 8], "grad_accumulation": [1, 3], "zero_stage": [0, 2, 3]}},
+        {"workload": {"ramp": "1B:8", "tokens": 2e9}, "layout": {"dp": 8, "micro_batch": [1, 2]}},
+        # the micro-batch is open; 24 is not a multiple of 16
+        {"nodes": [2, 4], "workload": {"global_batch": [24, 64]}, "layout": {"zero_stage": [1, 3]}},
+        {"frameworks": ["megatron-lm", ["ddp", "fsdp2"]], "nodes": [2, 999],
+         "layout": {"tp": [2, 3], "pp": [1, 2], "ep": [1, 2], "grad_accumulation": 4}},
+    ],
+}  # fmt: skip
+"""Layouts of several frameworks, stated and open batches, and questions that are refused."""
+
+
+def test_questions_of_a_task_are_answered_as_each_alone() -> None:
+    found = list_questions(define_sweep(VARIED))
+    tasks = make_tasks(found, found.questions)
+    together = {
+        key: cells
+        for task in (dataclasses.replace(tasks[0], questions=found.questions,
+                                         descriptions=found.descriptions),)
+        for key, cells in answers.answer_task(task)
+    }  # fmt: skip
+    alone = dict(
+        answer
+        for task in tasks
+        for question in task.questions
+        for answer in answers.answer_task(dataclasses.replace(task, questions=(question,)))
+    )
+    assert len(alone) == len(found.questions) > 100
+    assert {key: json.dumps(cells) for key, cells in together.items()} == {
+        key: json.dumps(alone[key]) for key in together
+    }
+    refused = [cells["error"] for cells in alone.values() if "error" in cells]
+    assert 10 < len(refused) < len(alone) - 40
+    assert len({cells.get("framework") for cells in alone.values()}) >= 4
 
 
 def test_a_worker_of_other_code_answers_nothing() -> None:

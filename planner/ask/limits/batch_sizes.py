@@ -150,7 +150,7 @@ def _largest(scenario: Scenario, layout: Layout, mode: Recompute) -> Estimate | 
         except PlannerError:
             return None
         changed_scenario = replace(scenario, workload=workload)
-        if any(True for _ in broken(changed_scenario, changed)):
+        if any(True for _ in broken(changed_scenario, Layouts.of(changed))):
             return None
         return estimate_layouts(changed_scenario, Layouts.stack([changed]))[0]
 

@@ -1,5 +1,6 @@
 """Checks of a job independent of its layouts, and of layouts by all rules."""
 
+import functools
 import math
 import numbers
 from collections.abc import Collection, Iterator
@@ -165,14 +166,17 @@ def legal(
     """Check layouts by the rules on these columns but `checked` ones; count failures by reason."""
     alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
     dropped: dict[str, int] = {}
-    for rule in RULES:
-        if not rule.needs <= set(columns) or rule.needs <= checked:
-            continue
+    for rule in _rules_of(frozenset(columns), checked):
         holds = rule.holds(scenario, layouts)
         if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
             dropped[rule.reason] = dropped.get(rule.reason, 0) + fell
             alive &= holds
     return alive, dropped
+
+
+@functools.cache
+def _rules_of(columns: frozenset[str], checked: frozenset[str]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in RULES if rule.needs <= columns and not rule.needs <= checked)
 
 
 def legal_layouts(scenario: Scenario, layouts: Layouts) -> Layouts:
@@ -193,11 +197,10 @@ def check(scenario: Scenario, layout: Layout) -> None:
     check_sequence(scenario.model, scenario.workload)
     check_routing(scenario.model, scenario.workload)
     check_ramp(scenario.workload)
-    for rule in broken(scenario, layout):
+    for rule in broken(scenario, Layouts.of(layout)):
         raise LayoutError(rule.message(scenario, layout))
 
 
-def broken(scenario: Scenario, layout: Layout) -> Iterator[Rule]:
+def broken(scenario: Scenario, layout: Layouts) -> Iterator[Rule]:
     """Yield the rules that one layout breaks, in their order."""
-    layouts = Layouts.of(layout)
-    return (rule for rule in RULES if not np.all(rule.holds(scenario, layouts)))
+    return (rule for rule in RULES if not rule.holds(scenario, layout))

@@ -223,7 +223,7 @@ def _expert_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
         if breaks(x.etp != 0):
             yield f"etp = {y.etp}: {q.model.name} has no experts; use etp = 0"
         return
-    offered, chosen = q.framework.expert_tensor_parallel, x.with_default_etp(q.framework).expert_tp
+    offered, chosen = q.framework.expert_tensor_parallel, x.expert_tp_in(q.framework)
     is_unsplit = (chosen == 1) & (x.ep > 1) & ("one" in offered)
     same = (chosen == x.tp) & ((x.ep == 1) | ("tp" in offered))
     if breaks(~(is_unsplit | same | ("any" in offered))):
@@ -237,12 +237,10 @@ def _expert_split(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
 
 @rule("etp does not divide the width of experts", "tp", "ep", "etp")
 def _expert_width(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
-    width, split = (
-        q.model.experts.ffn_size if q.model.experts else 0,
-        x.with_default_etp(q.framework),
-    )
-    if breaks(width % split.expert_tp != 0):
-        name = f"etp = {split.expert_tp}" if y.etp else f"tp = {y.tp}"
+    width = q.model.experts.ffn_size if q.model.experts else 0
+    split = x.expert_tp_in(q.framework)
+    if breaks(width % split != 0):
+        name = f"etp = {split}" if y.etp else f"tp = {y.tp}"
         yield (
             f"{name} does not divide the feed-forward width {width} of an expert; "
             f"{one_of(width, q.model.num_heads)}"
@@ -252,7 +250,7 @@ def _expert_width(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterato
 @rule("ep does not divide experts and replicas", "ep", "etp", "dp", "cp", "tp")
 def _spread(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     experts = q.model.experts.num_experts if q.model.experts else 1
-    splits = x.with_default_etp(q.framework).expert_tp
+    splits = x.expert_tp_in(q.framework)
     if breaks((experts % x.ep != 0) | (x.dp * x.cp * x.tp % (x.ep * splits) != 0)):
         split, ranks = int(splits), y.dp * y.cp * y.tp
         divides = f"ep = {y.ep} must divide num_experts = {experts}"
@@ -272,7 +270,7 @@ def _spread(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]
 def _routes_once(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     # each rank has its own part of the tokens, so each token is sent to its experts once
     routes_own = q.model.experts is not None and q.framework.communication.routes_own_tokens
-    is_spread = (x.with_default_etp(q.framework).expert_tp != x.tp) | routes_own
+    is_spread = (x.expert_tp_in(q.framework) != x.tp) | routes_own
     if breaks(is_spread & (x.tp > 1) & ~x.splits_sequence):
         yield (
             f"tp = {y.tp} without sequence parallelism would have {q.framework.name} send every "

@@ -243,7 +243,7 @@ def _shared_states(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterat
     axes, group = q.framework.axes_need_sharding, x.dp_shard * x.cp
     is_used = np.any([np.zeros_like(x.tp), *(getattr(x, axis) > 1 for axis in axes)], axis=0)
     shared = (group > 1) & x.shards_gradients
-    is_divided = group * x.tp % (x.ep * x.with_default_etp(q.framework).expert_tp) == 0
+    is_divided = group * x.tp % (x.ep * x.expert_tp_in(q.framework)) == 0
     if breaks(is_used & ~(shared & (("ep" not in axes) | is_divided))):
         yield (
             f"{y}: {q.framework.name} supports {', '.join(axes)} only with sharded states; use "

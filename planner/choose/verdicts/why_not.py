@@ -103,7 +103,7 @@ def why_not(job: JobSpec, plan: Plan, layout_text: LayoutText) -> WhyNot:
         narrowed = job.replaced(frameworks=[s.framework for s in scenarios.values()])
         pairs = _completions(narrowed if name else job, scenarios, layout_text.read) or pairs
         pairs = _listed(job, plan, scenarios, layout_text.read) or pairs
-    scenario, layout = min(pairs, key=lambda pair: len(list(broken(*pair))))
+    scenario, layout = min(pairs, key=lambda pair: len(list(broken(pair[0], Layouts.of(pair[1])))))
     answer = judge_layout(job, scenario, layout, best)
     if not layout_text.complete:
         answer = _with_reading(answer, layout_text)
@@ -229,7 +229,7 @@ def judge_layout(job: JobSpec, scenario: Scenario, layout: Layout, best: Estimat
     words = f"{name}, {layout_words(layout)}"
     answer = WhyNot("not legal", words, layout, name, recommended=best)
     is_sized = layout.world == job.num_devices
-    for rule in broken(scenario, layout):
+    for rule in broken(scenario, Layouts.of(layout)):
         if is_sized or not rule.needs & _SIZES:
             reason, framework = rule.message(scenario, layout), scenario.framework
             named = f"{framework.title}: {framework.source}" if framework.name in reason else ""

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float
+from planner.cost.arrays import Float, Int
 from planner.describe.model.block import Attention, Block
 from planner.describe.workload import Workload
 
@@ -48,15 +48,22 @@ def sequence_flop(
     return np.asarray(tokens, dtype=float) * each.sum()
 
 
-def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayLike = 1.0) -> Float:
+def model_flop(
+    blocks: tuple[Block, ...],
+    workload: Workload,
+    kept_share: ArrayLike = 1.0,
+    tokens: int | Int | None = None,
+) -> Float:
     """Model FLOP of one step: forward and backward, without recompute [FLOP].
 
-    `kept_share`: share of routed tokens that experts process. Counted: GEMMs (6 per weight and
+    `kept_share`: share of routed tokens that experts process; `tokens` of the step, if not those of
+    the workload. Counted: GEMMs (6 per weight and
     token, without padding and dropped tokens) and full attention, 12 s h per token and layer, or
     the square of every document. Left out: everything else. PaLM (Chowdhery et al. 2022,
     arXiv:2204.02311, appendix B), nanoGPT; compute.md#operations-and-utilisation.
     """
-    tokens, routed_share = workload.tokens_per_step, np.asarray(kept_share, dtype=float)
+    tokens = workload.tokens_per_step if tokens is None else tokens
+    routed_share = np.asarray(kept_share, dtype=float)
     total = np.zeros_like(routed_share)
     for block in blocks:
         for gemm in block.gemms:
@@ -66,5 +73,5 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayL
             total = total + block.count * 2.0 * passes * products * tokens
         for attention in block.attentions:
             flop = sequence_flop(attention, tokens, workload, skips_masked=False)
-            total = total + block.count * 3.0 * float(flop)
+            total = total + block.count * 3.0 * flop
     return total

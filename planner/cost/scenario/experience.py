@@ -55,7 +55,12 @@ class Outlook:
 
     def around(self) -> tuple[float, float]:
         """Low and high quantile of the first run, over its expected value [1]."""
-        return float(self.low[0] / self.expected[0]), float(self.high[0] / self.expected[0])
+        return self.intervals(np.ones(1))[0]
+
+    def intervals(self, values: Float) -> list[tuple[float, float]]:
+        """Low and high quantile of runs with these expected values."""
+        ends = (values * (end / self.expected) for end in (self.low, self.high))
+        return list(zip(*(end.tolist() for end in ends), strict=True))
 
 
 def outlook(prior: Prior, measured: MeasuredRuns | None, runs: Traits) -> Outlook:

@@ -170,7 +170,10 @@ class Prior(Description):
 
     def variance_unmeasured(self, a: Traits) -> Float:
         """Variance (n,) that sites have because few publications measured their devices [1]."""
-        pairs = list(zip(a.architecture.tolist(), a.framework.tolist(), strict=True))
+        names = (a.architecture, a.framework)
+        if len(a) and all((column == column[0]).all() for column in names):
+            return np.full(len(a), self._variance_of_pair(*(str(column[0]) for column in names)))
+        pairs = list(zip(*(column.tolist() for column in names), strict=True))
         by_pair = {pair: self._variance_of_pair(*pair) for pair in set(pairs)}
         return np.array([by_pair[pair] for pair in pairs])
 

@@ -21,13 +21,14 @@ def encode_layout(layout: Layout) -> dict[str, int]:
     Counted: every field; choices as tuple indices, modules as bits. Left out: nothing that an
     estimate reads. Definition.
     """
-    plain = {name: getattr(layout, name) for name in type(layout).model_fields}
-    plain["recompute_modules"] = module_bits(layout.recompute_modules)
+    plain = vars(layout)
     return {
-        **{name: int(plain[name]) for name in plain.keys() - _CHOICES.keys() - {"split"}},
+        **plain,
+        **{name: int(plain[name]) for name in _BOOLEANS},
+        **{name: table.index(plain[name]) for name, table in _CHOICES.items()},
+        "recompute_modules": module_bits(layout.recompute_modules),
         "split": _split_code(layout.split),
         "dp_shard": layout.dp_shard or layout.dp,
-        **{name: table.index(plain[name]) for name, table in _CHOICES.items()},
     }
 
 

@@ -1,12 +1,12 @@
 """Layouts: many layouts as integer arrays of one shape; one layout is the 0-d case."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, distinct, is_in
+from planner.cost.arrays import Arrays, Float, Int, Mask, broadcast_to, distinct, is_in
 from planner.cost.shards.layout_codes import decode_layout, encode_layout, module_bits
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
@@ -61,33 +61,29 @@ class Layouts(Sharding, Chunks, Arrays):
     @classmethod
     def of(cls, layout: Layout) -> Self:
         """One layout as 0-d arrays."""
-        return cls.broadcast(**encode_layout(layout))
+        return cls(**{name: np.asarray(value) for name, value in encode_layout(layout).items()})
 
     @classmethod
     def stack(cls, layouts: Iterable[Layout]) -> Self:
         """Explicit layouts as 1-d arrays."""
         rows = [encode_layout(layout) for layout in layouts]
-        return cls(
-            **{
-                field.name: np.array([row[field.name] for row in rows], dtype=np.int64)
-                for field in fields(cls)
-            }
-        )
+        return cls(*np.array([[row[name] for row in rows] for name in _NAMES], dtype=np.int64))
 
     @classmethod
     def broadcast(cls, **columns: Any) -> Self:
         """Broadcast columns against each other; missing ones take `Layout`'s defaults."""
-        defaults = {**encode_layout(Layout()), "dp_shard": 0}
-        names = [field.name for field in fields(cls)]
-        assert set(columns) <= set(names), f"not layout fields: {set(columns) - set(names)}"
-        arrays = np.broadcast_arrays(
-            *(np.asarray(columns.get(name, defaults[name]), dtype=np.int64) for name in names)
-        )
-        columns_by_name = dict(zip(names, arrays, strict=True))
-        columns_by_name["dp_shard"] = np.where(
-            columns_by_name["dp_shard"] == 0, columns_by_name["dp"], columns_by_name["dp_shard"]
-        )
-        return cls(**columns_by_name)
+        arrays = {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
+        shape = np.broadcast_shapes(*(values.shape for values in arrays.values()))
+        # np.broadcast_to takes ten times as long
+        same = (0,) * len(shape)
+        complete = {
+            name: np.ndarray(shape, np.int64, default, strides=same)
+            for name, default in _DEFAULTS.items()
+        }
+        complete |= {name: broadcast_to(values, shape) for name, values in arrays.items()}
+        assert len(complete) == len(_DEFAULTS), f"not fields: {columns.keys() - _DEFAULTS.keys()}"
+        shards = complete["dp_shard"]
+        return cls(**{**complete, "dp_shard": np.where(shards == 0, complete["dp"], shards)})
 
     def distinct(self, *names: str) -> tuple[Self, Int]:
         """Unique rows by the columns `names`, and the index that expands them to all rows."""
@@ -99,6 +95,10 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def __getitem__(self, index: int) -> Layout:
         return decode_layout(_NAMES, tuple(int(getattr(self, name).flat[index]) for name in _NAMES))
+
+    def __iter__(self) -> Iterator[Layout]:
+        columns = (getattr(self, name).ravel().tolist() for name in _NAMES)
+        return (decode_layout(_NAMES, row) for row in zip(*columns, strict=True))
 
     @property
     def has_custom_split(self) -> Mask:
@@ -153,11 +153,14 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def with_default_etp(self, framework: Framework) -> Self:
         """Fill in the framework's default expert-tensor-parallel degree."""
-        if np.all(self.etp > 0):
-            return self
-        unsplit = framework.expert_tensor_parallel[0] == "one"
-        default = np.where((self.ep > 1) & unsplit, 1, self.tp)
-        return replace(self, etp=np.where(self.etp > 0, self.etp, default))
+        return self if (self.etp > 0).all() else replace(self, etp=self.expert_tp_in(framework))
+
+    def expert_tp_in(self, framework: Framework) -> Int:
+        """Ranks that split each expert; the framework's default unless `etp` is set."""
+        default = self.tp
+        if framework.expert_tensor_parallel[0] == "one":
+            default = np.where(self.ep > 1, 1, self.tp)
+        return np.where(self.etp > 0, self.etp, default)
 
     @property
     def expert_tp(self) -> Int:
@@ -354,6 +357,10 @@ class Layouts(Sharding, Chunks, Arrays):
 
 
 _NAMES = tuple(field.name for field in fields(Layouts))
+_DEFAULTS = {
+    name: np.int64(0 if name == "dp_shard" else value).tobytes()
+    for name, value in encode_layout(Layout()).items()
+}
 
 _START_AT_MINUS_ONE = ("embedding_slots", "head_slots")
 """Columns whose values start at -1."""

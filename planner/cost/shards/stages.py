@@ -27,7 +27,7 @@ from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 
-_MAX_WITHOUT_DEDUPLICATION = 16
+_MAX_WITHOUT_DEDUPLICATION = 512
 """Up to this many layouts, computing each directly is faster than deduplicating."""
 _OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload")
 """Columns that affect only the parameters and states of a rank."""

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from planner.choose.legality import broken
 from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -40,7 +41,7 @@ def legal_layouts(count: int, seed: int, most_stages: int = 8) -> list[tuple[Sce
             scenario.machine.peak(job.base_precision)
         except (PlannerError, ValidationError):
             continue
-        if next(iter(broken(scenario, layout)), None) is None:
+        if next(iter(broken(scenario, Layouts.of(layout))), None) is None:
             found.append((scenario, layout))
     return found
 

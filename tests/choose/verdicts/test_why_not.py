@@ -17,6 +17,7 @@ from planner.choose.search import SearchScope
 from planner.choose.search.recommendation import recommend
 from planner.choose.verdicts.layout_words import estimate_words, parse_layout
 from planner.choose.verdicts.why_not import WhyNot, why_not
+from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
@@ -119,7 +120,7 @@ def test_random_layouts_agree_with_the_search_and_every_change_lifts_its_reason(
                 assert (answer.kind in FITS) == fits, (layout, answer)
         if answer.kind == "not legal":
             scenarios = map(JOB.scenario, JOB.searched_frameworks())
-            assert all(list(broken(each, layout)) for each in scenarios)
+            assert all(list(broken(each, Layouts.of(layout))) for each in scenarios)
         assert answer.reason or answer.kind == "recommended"
         if (changed := answer.changed) is not None and answer.kind in ("not legal", "does not fit"):
             # checked again, from the start
