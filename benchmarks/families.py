@@ -221,8 +221,8 @@ context and the allocator's reserve.
 
 Traits of families were set by reading this code, with most of these rows in sight. *Without
 traits* is the estimate for a model of the same sizes whose family the program does not know.
-Framework ddp counts the blocks of nanoGPT, so transformers' models are unknown there: an estimate
-of such a pair says so, and its interval is widened by the errors of these two columns.
+Framework ddp counts the blocks of nanoGPT for every family. An estimate of a pair that is not here
+says so, and its interval is widened by the errors of estimates without traits.
 """
 
 
@@ -271,9 +271,9 @@ def write_page(rows: Sequence[Row]) -> None:
     """Write the page of all cases."""
     names = ("family", "framework", "shards", "recompute", "precision", "real", "estimate", " ")
     head = f"| {' | '.join(names)} | without traits |"
-    known = [row for row in rows if row.figures.known]
-    unknown = [row for row in rows if not row.figures.known]
-    summary = _summary("of known pairs", known), "", _summary("of unknown pairs", unknown)
+    known, unknown = ([r for r in rows if r.figures.known == each] for each in (True, False))
+    summary = [_summary("of known pairs", known)]
+    summary += ["", _summary("of unknown pairs", unknown)] if unknown else []
     table = [head, "|---|---|---|---|---|---:|---:|---:|---:|", *map(str, rows)]
     PAGE.write_text("\n".join([INTRODUCTION, *summary, "", "In GiB:", "", *table]) + "\n")
 
