@@ -13,6 +13,9 @@
 # make picture  photograph the explorer's answer to the README's example: docs/assets/first.png (needs chromium)
 # make docs   set up .venv with the site's tools and build the documentation into build/site
 # make release  build wheel and source archive, check them, run both in empty environments
+# make sbom   list every installed package with version, origin and license: dist/sbom.json
+# make audit  look for known weaknesses of the installed packages; says so where no index answers
+# make faults run every command under every fault, write docs/reference/faults.md
 # make traces  trace 1008 layouts with torch (20 minutes), write docs/reference/validation.md and kept.jsonl
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest
 # more processes than this collect longer than they test
 CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: plan quick test coverage check hooks app accuracy golden questions tutorials picture docs release traces clean
+.PHONY: plan quick test coverage check hooks app accuracy golden questions tutorials picture docs release sbom audit faults traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -75,6 +78,19 @@ docs: .venv/documented
 release: .venv/installed
 	$(PIP) build twine
 	$(BIN)/python -m tests.release
+
+# pip's own report; without the extras of tests and documentation
+sbom: .venv/installed
+	mkdir -p dist
+	$(BIN)/python -m pip inspect --local > dist/sbom.json
+
+audit: .venv/installed
+	$(PIP) pip-audit
+	$(BIN)/python -m pip_audit --local --skip-editable || \
+		{ echo "audit: weaknesses are listed above, or no index of advisories answered"; exit 1; }
+
+faults: .venv/tested
+	$(BIN)/python benchmarks/faults.py --write
 
 traces: .venv/tested
 	$(BIN)/python benchmarks/trace_matrix.py

@@ -492,6 +492,42 @@ def logs(rng: random.Random, folder: Path) -> None:
     ask([*arguments, "--json", *more])
 
 
+def profiles(rng: random.Random, folder: Path) -> None:
+    """Run `compare` on a corrupted profile of torch.profiler."""
+    spans = [
+        {"ph": "X", "cat": category, "name": name, "ts": i * 1e6 + begin, "dur": length}
+        for i in range(6)
+        for category, name, begin, length in (
+            ("user_annotation", f"ProfilerStep#{i}", 0, 1e6),
+            ("kernel", "gemm", 0, 6e5),
+            ("kernel", "ncclDevKernel_AllReduce", 5e5, 3e5),
+        )
+    ]
+    data: Any = {"schemaVersion": 1, "distributedInfo": {"world_size": 4}, "traceEvents": spans}
+    text = json.dumps(changed(rng, data))
+    if rng.random() < 0.2:
+        text = garbled(rng, text)
+    profile = written(rng, folder, "trace.json", text)
+    job = written(rng, folder, "job.json", json.dumps(_JOB))
+    ask(["compare", profile, "--machine", "polaris", "--layout", job, "--json"])
+
+
+def sweeps(rng: random.Random, folder: Path) -> None:
+    """Run `sweep` on a corrupted file of questions."""
+    data: Any = {
+        "models": ["gpt2"],
+        "machines": ["laptop"],
+        "nodes": [1],
+        "workload": {"sequence_length": [128], "global_batch": [8]},
+    }
+    if rng.random() < 0.7:
+        data = changed(rng, data)
+    text = json.dumps(data)
+    if rng.random() < 0.3:
+        text = garbled(rng, text)
+    ask(["sweep", written(rng, folder, "sweep.json", text), "--backend", "sequential"])
+
+
 # --- configuration files -------------------------------------------------------------------------
 
 _RECIPES = ("deepspeed", "accelerate", "fsdp2", "megatron-lm", "nanotron", "megatron-deepspeed")
@@ -585,6 +621,8 @@ KINDS: dict[str, Callable[[random.Random, Path], None]] = {
     "runs": runs,
     "nccl-tests": nccl_tests,
     "logs": logs,
+    "profiles": profiles,
+    "sweeps": sweeps,
     "configurations": configurations,
     "commands": commands,
 }

@@ -1,7 +1,7 @@
-"""Mutants: small errors in the core, one at a time, and whether quick tests detect them.
+"""Mutants: small errors, one at a time, and whether the tests of their room detect them.
 
-    python benchmarks/mutants.py          # 200 of them; prints killed and survived by module
-    python benchmarks/mutants.py --only planner/cost/memory --count 40
+    python benchmarks/mutants.py          # 20 of each room; prints the killed share by room
+    python benchmarks/mutants.py --only planner/cost/memory --each 40
 
 A mutant replaces one operator, comparison, constant or function in one place of one module. It runs
 in its own process, which has imported numpy and pytest but not the planner. The tests that cover
@@ -14,12 +14,12 @@ import ast
 import contextlib
 import importlib.abc
 import importlib.util
+import itertools
 import json
 import os
 import random
 import resource
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,12 @@ import pytest
 import typer
 
 ROOT = Path(__file__).parent.parent
-CORE = ("planner/cost/**/*.py", "planner/choose/search/*.py", "planner/choose/legality/*.py")
+ROOMS = (
+    *("cost", "choose", "training", "evidence", "emitters"),
+    *("ask", "describe", "validate", "show", "sweeps"),
+)
+_FAST = ("-m", "not slow")
+_SLOW = ("-m", "slow and not alone")
 _TRACES = "tests/validate/trace/test_kept_traces.py"
 _MOMENTS = ("tests/golden/test_golden.py", "-k", "moment")
 _ESTIMATES = ("tests/golden/test_golden.py", "-k", "estimate")
@@ -54,7 +59,19 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("tests/cost/test_estimate.py", "tests/cost/test_arrays.py", "tests/cost/test_parts.py"),
         _ESTIMATES,
     ),
-    "choose": (("tests/choose/test_legality.py", "tests/choose/test_search.py"), _PLANS),
+    "choose": (
+        ("tests/choose/test_legality.py", "tests/choose/test_search.py"),
+        ("tests/choose", *_FAST),
+        _PLANS,
+    ),
+    "evidence/logs": (("tests/evidence/logs", *_FAST), ("tests/evidence", *_FAST)),
+    "ask": (("tests/ask", *_FAST), ("tests/ask", *_SLOW)),
+    "show": (("tests/show", *_FAST), ("tests/show", *_SLOW)),
+    "describe": (("tests/describe", *_FAST), _ESTIMATES),
+    **{
+        room: ((f"tests/{room}", *_FAST),)
+        for room in ("training", "evidence", "emitters", "validate", "sweeps")
+    },
 }
 """Stages of tests for a module, in order; the longest matching path prefix decides."""
 _EXCHANGED: dict[type, tuple[type, ...]] = {
@@ -76,7 +93,15 @@ _EXCHANGED: dict[type, tuple[type, ...]] = {
 }
 UNCHANGED = "unchanged"
 """The unmodified module: every test must pass with it."""
-_NAMES = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "ceil": "floor"}
+_NAMES = {
+    "maximum": "minimum",
+    "minimum": "maximum",
+    "max": "min",
+    "min": "max",
+    "ceil": "floor",
+    "any": "all",
+    "all": "any",
+}
 
 
 @dataclass(frozen=True)
@@ -126,6 +151,8 @@ def exchanges(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
             yield _set(node, "attr", _NAMES[node.attr], f"{node.attr} -> {_NAMES[node.attr]}")
         elif isinstance(node, ast.Name) and node.id in _NAMES:
             yield _set(node, "id", _NAMES[node.id], f"{node.id} -> {_NAMES[node.id]}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            yield _set(node, "value", not node.value, f"{node.value} -> {not node.value}")
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
             other = 2 if node.value == 1 else node.value + 1 if node.value < 2 else node.value / 2
             changed = type(node.value)(other) if node.value != 3 else 2
@@ -136,9 +163,9 @@ def _set(node: Any, field: str, value: object, what: str) -> tuple[int, str, Any
     return node.lineno, what, lambda: setattr(node, field, value)
 
 
-def mutants(only: str) -> list[Mutant]:
-    """List every possible mutant of the core."""
-    paths = sorted({path for pattern in CORE for path in ROOT.glob(pattern)})
+def mutants(room: str, only: str) -> list[Mutant]:
+    """List every possible mutant of a room."""
+    paths = sorted((ROOT / "planner" / room).rglob("*.py"))
     names = [str(path.relative_to(ROOT)) for path in paths]
     return [
         Mutant(name, line, index, what)
@@ -146,6 +173,15 @@ def mutants(only: str) -> list[Mutant]:
         if name.startswith(only)
         for index, (line, what, _) in enumerate(exchanges(_tree(name)))
     ]
+
+
+def draw(each: int, seed: int, only: str) -> list[Mutant]:
+    """Draw mutants of every room, the first of each room first."""
+    rng = random.Random(seed)
+    rooms = [mutants(room, only) for room in ROOMS]
+    drawn = [rng.sample(every, min(each, len(every))) for every in rooms]
+    turns = itertools.zip_longest(*drawn)
+    return [mutant for turn in turns for mutant in turn if mutant is not None]
 
 
 def _tree(path: str) -> ast.Module:
@@ -240,7 +276,7 @@ def _child(mutant: Mutant, pipe: int, most: int) -> None:
 
 
 def main(
-    count: Annotated[int, typer.Option(help="Mutants, drawn from all.")] = 200,
+    each: Annotated[int, typer.Option(help="Mutants of each room.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 9,
     only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
     seconds: Annotated[int, typer.Option(help="CPU time of one mutant.")] = 300,
@@ -250,17 +286,16 @@ def main(
         Path, typer.Option(help="Kept results; what is there is not run again.")
     ] = Path("mutants.jsonl"),
 ) -> None:
-    """Run a sample of mutants; print killed and survived by module, then the survivors."""
+    """Run a sample of mutants; print the killed share by room, then the survivors."""
     os.chdir(ROOT)
-    every = mutants(only)
-    chosen = random.Random(seed).sample(every, min(count, len(every)))
+    chosen = draw(each, seed, only)
     rows = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     known = {tuple(row[:4]): row[4] for row in rows}
     for room in ORDER if check else ():
         path = next((mutant.path for mutant in chosen if f"planner/{room}" in mutant.path), None)
         if path and (said := killed(Mutant(path, 0, 0, UNCHANGED), seconds)) != "survived":
             raise SystemExit(f"{said} fails without any mutant (tests of {room}): mend that first")
-    found: dict[str, list[tuple[Mutant, str]]] = defaultdict(list)
+    outcomes: list[tuple[Mutant, str]] = []
     for number, mutant in enumerate(chosen):
         key = (mutant.path, mutant.line, mutant.index, mutant.what)
         if key not in known:
@@ -268,23 +303,27 @@ def main(
             with output.open("a") as file:
                 file.write(json.dumps([*key, known[key]]) + "\n")
         print(f"\r{number + 1} of {len(chosen)}", end="", file=sys.stderr, flush=True)
-        found[mutant.path].append((mutant, known[key]))
+        outcomes.append((mutant, known[key]))
     print(file=sys.stderr)
-    print(report(found))
+    print(report(outcomes))
 
 
-def report(found: dict[str, list[tuple[Mutant, str]]]) -> str:
-    """Return killed counts by module, then the survivors."""
-    lines = ["| module | mutants | killed |", "|---|---:|---:|"]
-    alive = [m for pairs in found.values() for m, said in pairs if said == "survived"]
-    total = sum(len(pairs) for pairs in found.values())
-    for path, pairs in sorted(found.items()):
-        dead = sum(said != "survived" for _, said in pairs)
-        lines.append(f"| {path} | {len(pairs)} | {dead} |")
-    share = 100 * (1 - len(alive) / max(total, 1))
-    lines += [f"| all | {total} | {total - len(alive)} ({share:.0f} %) |", ""]
+def report(outcomes: list[tuple[Mutant, str]]) -> str:
+    """Return killed counts by room, then the survivors."""
+    lines = ["| room | mutants | killed |", "|---|---:|---:|"]
+    for room in ROOMS:
+        ends = [end for mutant, end in outcomes if mutant.path.split("/")[1] == room]
+        if ends:
+            lines.append(f"| {room} | {len(ends)} | {_share(ends)} |")
+    lines += [f"| all | {len(outcomes)} | {_share([end for _, end in outcomes])} |", ""]
+    alive = [mutant for mutant, end in outcomes if end == "survived"]
     lines += [f"survived: {m.path}:{m.line} {m.what}" for m in sorted(alive, key=str)]
     return "\n".join(lines)
+
+
+def _share(ends: list[str]) -> str:
+    dead = sum(end != "survived" for end in ends)
+    return f"{dead} ({100 * dead / len(ends):.0f} %)"
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ class PlannerError(ValueError):
 
     def __init__(self, message: str, hint: str = "") -> None:
         """Make an error; `hint` ends the message, except on pages."""
-        super().__init__(message + hint)
-        self.plain = message
+        self.plain = _printable(message)
+        super().__init__(self.plain + hint)
         """The message without the hint."""
 
 
@@ -63,11 +63,12 @@ class EmitError(PlannerError):
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """Cut `text` to `limit` characters, so that hostile input cannot flood a message.
+    """Cut `text` to `limit` characters, so that hostile input cannot flood a message."""
+    return _printable(text if len(text) <= limit else text[: limit - 3] + "...")
 
-    Unprintable characters (line breaks, control characters, lone surrogates) become escapes.
-    """
-    text = text if len(text) <= limit else text[: limit - 3] + "..."
+
+def _printable(text: str) -> str:
+    """Escape line breaks, control characters and lone surrogates: a message is one line."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -15,7 +15,7 @@ from planner.errors import PlannerError
 ROOT = Path(__file__).parent.parent
 KINDS = (
     *("layouts", "catalogue", "configs", "runs", "nccl-tests", "logs", "commands"),
-    "configurations",
+    *("profiles", "sweeps", "configurations"),
 )
 CASES = 40
 

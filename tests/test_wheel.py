@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
+import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from tests import ROOT
@@ -35,6 +39,21 @@ def test_the_wheel_holds_every_module_and_description() -> None:
     for path in (ROOT / "docs" / "lecture").iterdir():
         if path.suffix in (".py", ".json"):
             assert f"planner/_catalogue/lecture/{path.name}" in found
+
+
+def test_two_builds_of_one_commit_have_one_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    wheels = [
+        next(iter(WheelBuilder(str(ROOT)).build(directory=str(tmp_path / part))))
+        for part in ("a", "b")
+    ]
+    first, second = (hashlib.sha256(Path(wheel).read_bytes()).hexdigest() for wheel in wheels)
+    assert first == second
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1600000000")
+    other = next(iter(WheelBuilder(str(ROOT)).build(directory=str(tmp_path / "c"))))
+    assert hashlib.sha256(Path(other).read_bytes()).hexdigest() != first
 
 
 def test_the_wheel_installs_one_package() -> None:

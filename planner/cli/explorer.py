@@ -42,7 +42,6 @@ def app_command(
     import importlib.util
     import os
     import signal
-    import subprocess
     import threading
     import webbrowser
 
@@ -51,23 +50,23 @@ def app_command(
             "the explorer needs streamlit and plotly; install them with "
             "`pip install 'parallelism-planner[app]'`"
         )
-    command = server_command(port, address, base_url)
+    arguments = server_arguments(port, address, base_url)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FITS))  # until the server takes over
+    from streamlit.web.cli import main
+
     if not headless:
         opening = threading.Timer(3, webbrowser.open, (f"http://127.0.0.1:{port}",))
         opening.daemon = True
         opening.start()
     # visitors would read the owner's private models: the hub is asked without a token
-    environment = {**os.environ, "HF_HUB_DISABLE_IMPLICIT_TOKEN": str(int(not hub_token))}
-    # in a session of its own: a signal reaches it once, through this process
-    server = subprocess.Popen(command, start_new_session=True, env=environment)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.terminate())
-    code = server.wait()
-    return FITS if code in (FITS, -signal.SIGTERM) else code
+    os.environ["HF_HUB_DISABLE_IMPLICIT_TOKEN"] = str(int(not hub_token))
+    # the server is this process: it ends with it, whatever ends it
+    main(arguments, prog_name="streamlit", standalone_mode=False)
+    return FITS
 
 
-def server_command(port: int, address: str = "127.0.0.1", base_url: str = "") -> list[str]:
-    """Return the command of the server; warn of an address that others reach."""
+def server_arguments(port: int, address: str = "127.0.0.1", base_url: str = "") -> list[str]:
+    """Return the arguments of Streamlit; warn of an address that others reach."""
     public = urllib.parse.urlsplit(base_url)
     try:
         is_private = ipaddress.ip_address(address).is_loopback
@@ -96,4 +95,4 @@ def server_command(port: int, address: str = "127.0.0.1", base_url: str = "") ->
     }
     page = Path(__file__).parents[1] / "app" / "__main__.py"
     words = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-m", "streamlit", "run", str(page), *words]
+    return ["run", str(page), *words]

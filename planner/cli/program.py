@@ -70,6 +70,8 @@ class CommandGroup(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             _fail("interrupted", INTERRUPTED)
+        except BrokenPipeError:  # click would exit with 1, "nothing fits"
+            _end_unread()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and summaries without loading the commands."""
@@ -130,6 +132,12 @@ def _fail(message: str, code: int = WRONG_USE) -> NoReturn:
     sys.exit(code)
 
 
+def _end_unread() -> NoReturn:
+    """Exit: the reader closed the pipe, which is not an error; flushing would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(FITS)
+
+
 def _plain(message: str) -> str:
     for words, plain in _WORDS.items():
         message = message.replace(words, plain)
@@ -147,9 +155,7 @@ def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> N
     except typer.Abort:
         _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # the reader closed the pipe, which is not an error
-        sys.stderr.close()
-        sys.exit(FITS)
+        _end_unread()
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from planner.errors import DescriptionError, shorten
 from planner.tables import NotebookView
@@ -135,6 +135,25 @@ Elements = Annotated[float, Field(ge=0, le=1e12)]
 
 Width = Annotated[int, Field(ge=0, le=10_000_000)]
 """A width of a model; 0: absent."""
+
+
+def _check_variable(text: str) -> str:
+    if not (text.isascii() and text.isidentifier()):
+        raise ValueError("name a variable by letters, digits and _")
+    return text
+
+
+def _check_script_text(text: str) -> str:
+    if not text.isprintable() or "`" in text:
+        raise ValueError("a job script takes one line of printable characters without backticks")
+    return text
+
+
+Variable = Annotated[str, AfterValidator(_check_variable)]
+"""Name of an environment variable."""
+
+ScriptText = Annotated[str, AfterValidator(_check_script_text)]
+"""Text of one line in a job script."""
 
 ZeroStage = Annotated[int, Field(ge=0, le=3)]
 """A ZeRO stage."""

@@ -15,6 +15,7 @@ from planner.describe.machine import Machine
 from planner.errors import CatalogueError
 from planner.evidence.calibration import bisected, inline_table, profile_to_change
 from planner.evidence.nccl_tests import Measured, measured_group, read_measured
+from planner.units import counted
 
 _LARGE, _SMALL = 2**20, 2**14
 """Sizes from which on bandwidth is fitted, and up to which latency is fitted [B]."""
@@ -40,7 +41,7 @@ class Links:
 
 def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
     """Fit links and network to measured collectives. Raises CatalogueError without any >= 1 MiB."""
-    rows, _ = read_measured(path, machine, nodes)
+    rows, refused = read_measured(path, machine, nodes)
     large = _ring_collectives(rows)
     counts = tuple(sorted({row.nodes for row in large}))
     if not counts:
@@ -53,6 +54,8 @@ def fit_links(path: Path, machine: Machine, nodes: int | None = None) -> Links:
     for step in (_fit_fabric, _fit_domain, _fit_network, _fit_latency):
         fitted, sentence = step(fitted, rows, source)
         messages.append(sentence)
+    if refused:
+        messages.append(f"{counted(len(refused), 'row')} refused: {refused[0]}")
     after = tuple(replace(row, estimated_s=_estimated(fitted, row)) for row in rows)
     return Links(
         fitted.replaced(evidence=_evidence(machine, counts, path)),

@@ -43,16 +43,14 @@ class Measured:
 
 _SPELLINGS = {op.replace("_", ""): op for op in sorted(OPERATIONS, key=len, reverse=True)}
 """Operations by the letters of their name; a longer name comes before names it contains."""
-_NUMBER = r"\d+(?:\.\d*)?"
-_TEST_LINE = re.compile(
-    rf"\s*(\d{{1,18}})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+({_NUMBER})\s+{_NUMBER}\s+{_NUMBER}(?:\s|$)"
-)
-_IS_NUMBER = re.compile(_NUMBER)
 _COLUMNS = ("collective", "size_bytes", "time_us")
 _MAX_FILE_BYTES = 10_000_000
 _MAX_NODES = 1_000_000
 _MAX_SIZE_BYTES = 1e15
-_MAX_TIME_S = 1e6
+_TIMES_S = (1e-9, 1e6)
+"""Times beyond these are not measured."""
+_TIME_COLUMN = 5
+"""Column of the time where a table has no header: size, count, type, operation, root, time."""
 
 
 def _operation(text: str) -> str | None:
@@ -151,7 +149,7 @@ def _row(cells: Mapping[str, str | None], nodes: int | None) -> Measured | str:
         1 <= count <= _MAX_NODES
         and (ranks is None or 1 < ranks <= _MAX_NODES * 1024)
         and 1 <= size <= _MAX_SIZE_BYTES
-        and 0 < time <= _MAX_TIME_S
+        and _TIMES_S[0] <= time <= _TIMES_S[1]
     ):
         return "nodes, size and time must be above 0, ranks above 1, all within plausible limits"
     return Measured(operation, count, size, time, ranks=ranks)
@@ -164,42 +162,44 @@ def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[Measured], list
     matches = (re.search(r"Rank\s+(\d+).*? on\s+(\S+)", line) for line in comments)
     ranks = {match.groups() for match in matches if match}
     hosts = len({host for _, host in ranks})
-    rows = list(_timed_lines(lines))
-    if rows and not (nodes or hosts):
-        return [], ["the output names no hosts: add --nodes"]
     count = len(ranks) if hosts and nodes in (None, hosts) else None
-    return [
-        Measured(name, nodes or hosts, size, time, ranks=count)
-        for name, size, time in rows
-        if 1 <= size <= _MAX_SIZE_BYTES and 0 < time <= _MAX_TIME_S
-    ], []
+    rows: list[Measured] = []
+    refused: list[str] = []
+    for number, name, size_text, time_text in _table_lines(lines):
+        size, time = _number(size_text), _number(time_text) * 1e-6
+        if size == 0:  # measures the launch, not the operation
+            continue
+        if not (1 <= size <= _MAX_SIZE_BYTES and _TIMES_S[0] <= time <= _TIMES_S[1]):
+            shown = f"size {shorten(size_text)} or time {shorten(time_text)}"
+            refused.append(f"line {number}: {shown} is no plausible number of bytes or us")
+        elif not (nodes or hosts):
+            return [], ["the output names no hosts: add --nodes"]
+        else:
+            rows.append(Measured(name, nodes or hosts, size, time, ranks=count))
+    return rows, refused
 
 
-def _timed_lines(lines: Sequence[str]) -> Iterator[tuple[str, float, float]]:
-    """Yield operation, size [B] and time [s] of every line of a table, of older versions too."""
-    operation = time_column = None
-    for line in lines:
+def _table_lines(lines: Sequence[str]) -> Iterator[tuple[int, str, str, str]]:
+    """Yield number, operation, size and time of every line of a table, of older versions too."""
+    operation, time_column = None, _TIME_COLUMN
+    for number, line in enumerate(lines, 1):
+        words = line.strip("# ").split()
         if line.startswith("#"):
-            words = line.strip("# ").split()
             if operation is None or "starting" in line:
                 operation = _operation(line) or operation
             if words[:2] == ["size", "count"] and "time" in words:
                 time_column = words.index("time")
-        elif size_and_time := _size_and_time(line, time_column):
-            yield (operation or "all_reduce", *size_and_time)
+        # size, count and type of the elements; a launcher's lines begin otherwise
+        elif len(words) > 2 and words[1].isdecimal() and words[2].isidentifier():
+            time = words[time_column] if len(words) > time_column else "missing"
+            yield number, operation or "all_reduce", words[0], time
 
 
-def _size_and_time(line: str, time_column: int | None) -> tuple[float, float] | None:
-    """Return size [B] and out-of-place time [s] of a line of the table; None for other lines."""
-    if time_column is None:
-        test_line = _TEST_LINE.match(line)
-        return (float(test_line[1]), float(test_line[2]) * 1e-6) if test_line else None
-    cells = line.split()
-    has_size = len(cells) > time_column + 2 and cells[0].isdecimal() and len(cells[0]) <= 18
-    times = cells[time_column : time_column + 3]
-    if not has_size or not all(_IS_NUMBER.fullmatch(cell) for cell in times):
-        return None
-    return float(cells[0]), float(cells[time_column]) * 1e-6
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 class SizeClass(NamedTuple):

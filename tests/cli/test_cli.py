@@ -387,6 +387,18 @@ def test_processes(tmp_path: Path) -> None:
     pipe = f"{sys.executable} -m planner machines | head -1"
     closed = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=False)
     assert "Traceback" not in closed.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    for words in ("models", "estimate gpt2 -m laptop -n 1 --seq-length 128"):
+        unread = subprocess.run(
+            [sys.executable, "-m", "planner", *words.split()],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert (unread.returncode, unread.stderr) == (0, "")
+    os.close(writer)
 
 
 # --- hostile input ---------------------------------------------------------------------------

@@ -14,38 +14,26 @@ from typing import Any
 
 import pytest
 
-from planner.cli.explorer import app_command, server_command
+from planner.cli.explorer import app_command, server_arguments
 from planner.errors import PlannerError
 from tests import ROOT
 from tests.hub import TOKEN, serving
-
-
-class _Server:
-    """Stands for the server's process, and remembers how it was started."""
-
-    environment: dict[str, str]
-    command: list[str]
-
-    def __init__(self, command: list[str], env: dict[str, str], **_: Any) -> None:
-        _Server.command, _Server.environment = command, env
-
-    def wait(self) -> int:
-        """End at once."""
-        return 0
 
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_visitors_read_the_hub_with_the_owners_token_only_if_it_is_lent(
     flag: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(subprocess, "Popen", _Server)
+    pytest.importorskip("streamlit", reason="no streamlit: pip install '.[app]'")
+    environment: dict[str, str] = {}
+    monkeypatch.setattr("streamlit.web.cli.main", lambda *_, **__: environment.update(os.environ))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0")
     assert app_command(headless=True, hub_token=flag) == 0
     monkeypatch.undo()
     with serving() as hub:
         environment = {
-            **_Server.environment,
+            **environment,
             "PYTHONPATH": str(ROOT),
             "HF_ENDPOINT": hub.address,
             "HF_HOME": str(tmp_path),
@@ -61,15 +49,15 @@ def test_visitors_read_the_hub_with_the_owners_token_only_if_it_is_lent(
 
 
 def test_it_listens_on_this_machine_alone_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--server.address=127.0.0.1" in server_command(8501)
-    assert "--server.address=::1" in server_command(8501, "::1")
+    assert "--server.address=127.0.0.1" in server_arguments(8501)
+    assert "--server.address=::1" in server_arguments(8501, "::1")
     assert not capsys.readouterr().err
-    assert "--server.address=0.0.0.0" in server_command(8765, "0.0.0.0")
+    assert "--server.address=0.0.0.0" in server_arguments(8765, "0.0.0.0")
     warning = capsys.readouterr().err
     assert warning.count("\n") == 1
     assert "everybody who reaches port 8765" in warning
     with pytest.raises(PlannerError, match=r"address = everywhere is not an IP address; give"):
-        server_command(8501, "everywhere")
+        server_arguments(8501, "everywhere")
 
 
 @pytest.mark.parametrize(
@@ -81,9 +69,9 @@ def test_it_listens_on_this_machine_alone_unless_told(capsys: pytest.CaptureFixt
     ],
 )
 def test_a_proxy_names_its_path_and_its_host(url: str, path: str, host: str) -> None:
-    command = server_command(8501, base_url=url)
-    assert f"--server.baseUrlPath={path}" in command
-    hosts = [word for word in command if word.startswith("--browser.serverAddress")]
+    arguments = server_arguments(8501, base_url=url)
+    assert f"--server.baseUrlPath={path}" in arguments
+    hosts = [word for word in arguments if word.startswith("--browser.serverAddress")]
     assert hosts == ([f"--browser.serverAddress={host}"] if host else [])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import planner
 from planner.choose.search import enumerate_layouts, rank_fastest
 from planner.cost import arrays
 from planner.cost.estimate import estimate_layouts
@@ -19,6 +20,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.step import time_parts
 from planner.describe.layout import Layout
+from planner.describe.workload import Workload
 from tests.descriptions import scenario
 
 
@@ -140,3 +142,16 @@ def test_a_layout_is_estimated_alike_whatever_stands_beside_it(model: str) -> No
         assert float(alone.memory_bytes) == pytest.approx(worst, rel=1e-12)
         every = time_parts(Stages.of(asked, one.take((..., None)), np.arange(layout.pp)))
         assert float(alone.step_time_s) == pytest.approx(float(sum(every.values())), rel=1e-12)
+
+
+def test_the_columns_of_bounds_hold_the_bounds() -> None:
+    found = planner.estimate(
+        "gpt2",
+        "polaris",
+        Layout(dp=4, micro_batch=2),
+        workload=Workload(sequence_length=512, global_batch=8),
+        framework="ddp",
+    )
+    row = found.record()
+    assert row["step_time_low_s"] < row["step_time_s"] < row["step_time_high_s"]
+    assert row["memory_low_bytes"] < row["memory_high_bytes"]

@@ -435,6 +435,49 @@ def test_every_profile_says_in_one_line_what_measured_runs_stand_behind_it() -> 
         assert bool(runs[name]) == bool(counted)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "word"),
+    [
+        ("launch environment", {"`touch X`": "1"}, "environment"),
+        ("launch device_environment", {"A B": "1"}, "device_environment"),
+        ("launch node_environment", {"X;Y": "1"}, "node_environment"),
+        ("launch directives", ["-l a\ntouch X"], "directives"),
+        ("launch rank_variables", ["X}", "Y"], "rank_variables"),
+        ("launch local_disk", "`touch X`", "local_disk"),
+        ("queues 0 name", "a\nb", "queues"),
+        ("queues 0 name", "`touch X`", "queues"),
+        ("queues 0 directives", ["-q a\rb"], "queues"),
+    ],
+)
+def test_what_reaches_a_job_script_is_one_line_without_commands(
+    place: str, value: object, word: str
+) -> None:
+    fields = load_machine("polaris").model_dump()
+    *path, last = place.split()
+    table = fields["scheduler"]
+    for part in path:
+        table = table[int(part) if part.isdigit() else part]
+    table[last] = value
+    with pytest.raises(DescriptionError, match=word) as refusal:
+        Machine.described(fields)
+    assert "\n" not in str(refusal.value)
+
+
+def test_names_of_variables_of_a_network_are_checked() -> None:
+    fields = load_machine("polaris").model_dump()
+    fields["networks"][0]["environment"] = {"$(touch X)": "1"}
+    with pytest.raises(DescriptionError, match="letters, digits and _"):
+        Machine.described(fields)
+
+
+def test_a_refusal_is_one_line_whatever_a_name_holds() -> None:
+    machine = load_machine("polaris")
+    odd = machine.replaced(device={**machine.device.model_dump(), "name": "x\ny\x1b[31m"})
+    with pytest.raises(DescriptionError) as refusal:
+        odd.peak("fp8")
+    assert "x\\ny\\x1b[31m" in str(refusal.value)
+
+
 def test_networks_of_one_machine_need_names() -> None:
     polaris = load_machine("polaris")
     assert polaris.network is not None

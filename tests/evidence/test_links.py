@@ -71,6 +71,12 @@ def test_measured_collectives_take_the_place_of_an_assumed_curve(tmp_path: Path)
     assert times[1] > 1.1 * times[0]
 
 
+def test_refused_rows_of_a_fit_are_named(tmp_path: Path) -> None:
+    (tmp_path / "nccl.txt").write_text(NCCL_TESTS + "   4096   1024   float   sum   -1   nan\n")
+    *_, last = fit_links(tmp_path / "nccl.txt", load_machine("vsc-5")).messages
+    assert last.startswith("1 row refused: line 9: size 4096 or time nan")
+
+
 def test_reductions_get_a_curve_of_their_own_where_gathers_were_measured_too(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli import main
 from planner.cost.network.collective_table import OPERATIONS, group_of
 from planner.cost.network.topology import group_view
 from planner.describe.catalogue import load_machine
@@ -46,6 +47,41 @@ def test_output_of_nccl_tests_is_scored_on_as_many_nodes_as_hosts(tmp_path: Path
     assert (name, nodes, count) == ("all_reduce >= 1 MiB, 2 ranks", 2, 2)
     assert mean == pytest.approx((abs(rows[0].error) + abs(rows[1].error)) / 2)
     assert median == pytest.approx((rows[0].error + rows[1].error) / 2)
+
+
+@pytest.mark.parametrize("time", ["-1234.5", "nan", "inf", "0", "1e308", "1e-9", "", "N/A"])
+def test_a_row_without_a_plausible_time_is_refused_by_its_line(tmp_path: Path, time: str) -> None:
+    """None is dropped in silence; rows of size 0, which measure the launch, are none of them."""
+    path = tmp_path / "all_reduce.txt"
+    path.write_text(OUTPUT.replace("    176.0    5.96   10.43      0", f"    {time}"))
+    rows, refused = read_measured(path, load_machine("polaris"))
+    assert [row.size_bytes for row in rows] == [2**30]
+    assert refused == [
+        f"line 6: size 1048576 or time {time or 'missing'} is no plausible number of bytes or us"
+    ]
+
+
+def test_a_row_without_a_plausible_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.txt"
+    path.write_text(OUTPUT.replace("     1048576 ", " -1 "))
+    rows, [reason] = read_measured(path, load_machine("polaris"))
+    assert [row.size_bytes for row in rows] == [2**30]
+    assert reason.startswith("line 6: size -1 or time 176.0 is no plausible")
+
+
+@pytest.mark.parametrize("count", [0, 1, 12])
+def test_refused_rows_are_named_and_counted_and_end_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    bad = "  1048576        262144     float     sum      -1    nan    5.96   10.43      0\n"
+    path = tmp_path / "all_reduce.txt"
+    path.write_text(OUTPUT + bad * count)
+    with pytest.raises(SystemExit) as stop:
+        main(["collectives", "polaris", "-n", "2", "--against", str(path)])
+    assert stop.value.code == (3 if count else 0)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
+    assert len(lines) == min(count, 11)
+    assert (lines[-1:] == ["refused: 2 further rows"]) == (count == 12)
 
 
 def test_rows_of_a_table_are_refused_one_by_one(tmp_path: Path) -> None:

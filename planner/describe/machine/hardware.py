@@ -18,6 +18,7 @@ from planner.describe.base import (
     Rate,
     Share,
     Storage,
+    Variable,
 )
 
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -264,7 +265,7 @@ class Network(Description):
     """Warning to users of this network or of its curve, in one sentence."""
     frameworks: tuple[str, ...] = ()
     """Frameworks that use it, although it is not the machine's default."""
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[Variable, str] = Field(default_factory=dict)
     """Environment variables that a job exports to use it."""
     setup: tuple[str, ...] = ()
     """Shell lines of a job before the launch."""

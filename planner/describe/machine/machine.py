@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Count, Description, Quantity, Rate, Storage
+from planner.describe.base import Count, Description, Quantity, Rate, ScriptText, Storage, Variable
 from planner.describe.machine.hardware import Device, Domain, Network, NetworkKind, Node, Precision
 from planner.errors import DescriptionError, UnknownNameError
 
@@ -14,7 +14,7 @@ from planner.errors import DescriptionError, UnknownNameError
 class Queue(Description):
     """A queue or partition with its limits."""
 
-    name: str
+    name: ScriptText
     """Name in the scheduler."""
     min_nodes: int = Field(default=1, ge=1, le=1_000_000)
     """Fewest nodes of a job."""
@@ -26,7 +26,7 @@ class Queue(Description):
     """Most jobs of one user in the queue, waiting or running; None: no stated limit."""
     note: str = ""
     """Other rules of the site."""
-    directives: tuple[str, ...] = ()
+    directives: tuple[ScriptText, ...] = ()
     """Directives that select the queue; empty: `-q NAME` (PBS, LSF), `--partition=NAME` (Slurm),
     `--queue=NAME` (Flux)."""
     on_request: bool = False
@@ -38,7 +38,7 @@ class Queue(Description):
 class Launch(Description):
     """Job script and launcher, as the site documents them."""
 
-    directives: tuple[str, ...] = ()
+    directives: tuple[ScriptText, ...] = ()
     """Directives of every job script, without the prefix."""
     account: bool = False
     """Whether a job needs an account or project."""
@@ -52,19 +52,19 @@ class Launch(Description):
     """Launcher options with one process per device, such as binding."""
     node_options: tuple[str, ...] = ()
     """Launcher options with one process per node."""
-    rank_variables: tuple[str, str] | None = None
+    rank_variables: tuple[Variable, Variable] | None = None
     """Variables with the rank and the rank on the node; None: unknown."""
     one_device_each: bool = False
     """Whether a process sees only its own device, as number 0."""
     setup: tuple[str, ...] = ()
     """Shell lines before the launch, such as modules."""
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[Variable, str] = Field(default_factory=dict)
     """Variables to export."""
-    device_environment: dict[str, str] = Field(default_factory=dict)
+    device_environment: dict[Variable, str] = Field(default_factory=dict)
     """Further variables with one process per device; unset with one process per node."""
-    node_environment: dict[str, str] = Field(default_factory=dict)
+    node_environment: dict[Variable, str] = Field(default_factory=dict)
     """Further variables with one process per node."""
-    local_disk: str = ""
+    local_disk: ScriptText = ""
     """Folder of the node-local disk."""
     notes: tuple[str, ...] = ()
     """Warnings of the site."""

@@ -49,7 +49,7 @@ def read_profile(path: Path) -> RunLog:
         raise LogError(
             f"{where} marks no step; profile with a schedule and call prof.step() after each step"
         )
-    device = [event for event in events if event.get("cat") in _DEVICE]
+    device = [event for event in events if str(event.get("cat")) in _DEVICE]
     communication = _union(_spans(e for e in device if _communicates(e)))
     computation = _union(_spans(e for e in device if not _communicates(e)))
     steps = [_step(mark, computation, communication) for mark in marks]

@@ -79,4 +79,7 @@ def score_text(groups: Sequence[SizeClass], refused: Sequence[str]) -> str:
         f"  median {100 * median:+6.1f} %"
         for name, count, runs, mean, median in groups
     ]
-    return "\n".join([*lines, *(f"refused: {reason}" for reason in refused[:10])])
+    lines += [f"refused: {reason}" for reason in refused[:10]]
+    if len(refused) > 10:
+        lines.append(f"refused: {counted(len(refused) - 10, 'further row')}")
+    return "\n".join(lines)

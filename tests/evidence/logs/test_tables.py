@@ -159,6 +159,19 @@ def test_profile_tells_what_the_device_did(tmp_path: Path, name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("value", [{"a": 1}, ["kernel"], None, 7, True, ""])
+def test_an_event_of_any_shape_is_passed_over(tmp_path: Path, value: object) -> None:
+    """What is no kernel changes nothing; `name` and `ph` of any shape, too."""
+    path = _profile(tmp_path / "trace.json", _steps(6))
+    plain = read_log(path)
+    events = json.loads(path.read_text())
+    odd = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 0, "dur": 1e6}
+    events["traceEvents"] += [{**odd, "cat": value}, {**odd, "ph": value}, value]
+    events["traceEvents"] += [{**odd, "ts": value}] if not isinstance(value, int) else []
+    path.write_text(json.dumps({**events, "distributedInfo": value}))
+    assert str(read_log(path).steps) == str(plain.steps)
+
+
 @pytest.mark.parametrize(
     ("spans", "words"),
     [([], "marks no step"), ([("user_annotation", "ProfilerStep#1", 0, 0)], "none with a finite")],

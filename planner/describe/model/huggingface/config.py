@@ -60,7 +60,7 @@ UNDESCRIBED = {name: group for group in _UNDESCRIBED.values() for name in group[
 
 def read_config(path: Path, name: str = "") -> Model:
     """Read a config.json as a Model, by default named after its folder; raises CatalogueError."""
-    where = _printable(name or str(path))
+    where = shorten(name or str(path), 120)
     text = read_text(path)
     model = from_config(_checked(parse_json(text, where), where), name or _name(path))
     return model.replaced(source=where)
@@ -68,17 +68,17 @@ def read_config(path: Path, name: str = "") -> Model:
 
 def from_config(fields: dict[str, Any], name: str) -> Model:
     """Convert the fields of a config.json to a Model; if multimodal, only its text tower."""
-    _checked(fields, _printable(name))
+    _checked(fields, shorten(name, 120))
     if "peft_type" in fields:
         base = fields.get("base_model_name_or_path")
         raise CatalogueError(
-            f"{_printable(name)} describes a {quote(fields['peft_type'])} adapter of "
+            f"{shorten(name, 120)} describes a {quote(fields['peft_type'])} adapter of "
             f"{quote(base)}, not a model; give the config.json of the base model"
         )
     text, notes = _text_tower(fields, name)
     family = _family(text, name)
     spec = FAMILIES[family]
-    values = Fields(text, spec.defaults, _printable(name), nested=text is not fields)
+    values = Fields(text, spec.defaults, shorten(name, 120), nested=text is not fields)
     for key in spec.refused:
         if text.get(key):
             raise values.error(
@@ -94,12 +94,12 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
         **spec.fixed,
         **{field: value for changes in switched for field, value in changes.items()},
         "written": {**spec.written, **written},
-        "name": _printable(name) or family,
+        "name": shorten(name, 120) or family,
         "family": family,
         "source": "config.json",
         "note": "; ".join(notes),
     }
-    return Model.described(described, where=_printable(name))
+    return Model.described(described, where=shorten(name, 120))
 
 
 def _checked(fields: Any, where: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _text_tower(fields: dict[str, Any], name: str) -> tuple[dict[str, Any], tupl
         return fields, (_TOWER_NOTE,) if fields.get("vision_config") is not None else ()
     if not isinstance(text, dict):
         raise DescriptionError(
-            f"{_printable(name)}: text_config holds {quote(text)} where an object is expected; "
+            f"{shorten(name, 120)}: text_config holds {quote(text)} where an object is expected; "
             "correct the file"
         )
     inherited = {key: fields[key] for key in ("model_type", "tie_word_embeddings") if key in fields}
@@ -129,7 +129,7 @@ def _family(fields: dict[str, Any], name: str) -> str:
     family = fields.get("model_type")
     if family is None:
         raise CatalogueError(
-            f"{_printable(name)} has no model_type; give the config.json that transformers "
+            f"{shorten(name, 120)} has no model_type; give the config.json that transformers "
             f"wrote, with one of {family_names}"
         )
     if not isinstance(family, str):
@@ -139,7 +139,7 @@ def _family(fields: dict[str, Any], name: str) -> str:
     family = KEYS["text_towers"].get(family, family)
     if group := UNDESCRIBED.get(family):
         raise CatalogueError(
-            f"{_printable(name)}: model_type = {quote(family)} has {group['has']}, whose FLOP, "
+            f"{shorten(name, 120)}: model_type = {quote(family)} has {group['has']}, whose FLOP, "
             "saved tensors and state are not in the cost model; trace a torch module of it instead "
             f"(planner plan FILE.py:build, docs/howto/own-model.md), {group['trace']}"
         )
@@ -159,7 +159,7 @@ def _quantisation(fields: dict[str, Any]) -> tuple[str, ...]:
         if fields.get(key) is not None:
             table = fields[key]
             method = table.get("quant_method") if isinstance(table, dict) else None
-            how = f" ({_printable(method)})" if isinstance(method, str) else ""
+            how = f" ({shorten(method, 120)})" if isinstance(method, str) else ""
             return (f"{key}{how} is ignored: the weights are estimated unquantised",)
     return ()
 
@@ -167,14 +167,8 @@ def _quantisation(fields: dict[str, Any]) -> tuple[str, ...]:
 def _name(path: Path) -> str:
     """Name a model after its folder, or after its repository in the hub's cache."""
     if path.stem != "config":
-        return _printable(path.stem)
+        return shorten(path.stem, 120)
     folder = path.absolute().parent
     if folder.parent.name == "snapshots":
-        return _printable(folder.parent.parent.name.removeprefix("models--").replace("--", "/"))
-    return _printable(folder.name)
-
-
-def _printable(text: str) -> str:
-    """Make text safe for one line of a message: short, printable, without lone surrogates."""
-    text = shorten(text, 120)
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        return shorten(folder.parent.parent.name.removeprefix("models--").replace("--", "/"), 120)
+    return shorten(folder.name, 120)
