@@ -1,7 +1,4 @@
-"""Errors that users see: every message carries the value, the rule and the remedy.
-
-Out of memory is a result, not an error.
-"""
+"""Errors that users see: every message carries the value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def shorten(text: str, limit: int = 80) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape line breaks, control characters and lone surrogates: a message is one line."""
+    """Escape what cannot be printed: a message is one line."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

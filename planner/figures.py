@@ -1,8 +1,4 @@
-"""Figures by name: every figure of `planner.show.figures`, for notebooks (extra `app`).
-
-Each function takes a result and returns a plotly figure. The text alternative of the figure is
-`figure.layout.meta["alt"]`.
-"""
+"""Figures by name, for notebooks (extra `app`): functions from a result to a plotly figure."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,17 +18,11 @@ from planner.choose.plan import Plan
 from planner.choose.planning import TOP, estimate_job, plan_job, scenario_for, train_job
 from planner.choose.simulation.step_simulation import Simulation, simulate_scenario
 from planner.cost.estimate import Estimate
-from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description
 from planner.describe.catalogue import catalogue_name
 from planner.describe.files import parse_toml
-from planner.describe.framework.framework import Framework
 from planner.describe.job_description import JobDescription
 from planner.describe.layout import Layout
-from planner.describe.machine import Machine
-from planner.describe.model.model import Model
-from planner.describe.training.training_run import Training
-from planner.describe.workload import Workload
 from planner.emitters import emit
 from planner.errors import DescriptionError
 from planner.evidence.learning import learn_from
@@ -49,40 +43,9 @@ class Job(JobSpec):
     True
     """
 
-    measured: tuple[str, ...] = ()
-    """Files of measured runs that `experience` was learned from."""
-
-    def __init__(
-        self,
-        model: str | Model,
-        machine: str | Machine,
-        *,
-        nodes: int = 1,
-        workload: Workload | None = None,
-        frameworks: str | Framework | Sequence[str | Framework] = (),
-        tolerance: float | None = None,
-        experience: Experience = Experience(),
-        training: Training | None = None,
-        exact: bool = False,
-        measured: str | Sequence[str] = (),
-    ) -> None:
-        """Load and check a job; `measured` files are read unless `experience` is given."""
-        JobSpec.__init__(
-            self,
-            model,
-            machine,
-            nodes=nodes,
-            workload=workload,
-            frameworks=frameworks,
-            tolerance=tolerance,
-            experience=experience,
-            training=training,
-            exact=exact,
-        )
-        files = (measured,) if isinstance(measured, str) else tuple(measured)
-        object.__setattr__(self, "measured", files)
-        if files and not experience.is_known:
-            learned = learn_from(*files, machine=self.machine, model=self.model)
+    def _learn(self) -> None:
+        if self.measured and not self.experience.is_known:
+            learned = learn_from(*self.measured, machine=self.machine, model=self.model)
             object.__setattr__(self, "experience", learned.experience)
 
     def plan(self, top: int = TOP) -> Plan:
@@ -104,11 +67,7 @@ class Job(JobSpec):
     def emit(
         self, rank: int | None = None, *, answer: Plan | None = None, **settings: Any
     ) -> dict[str, str]:
-        """Return the files that run the recommended layout, or the `rank`-th: text by file name.
-
-        `answer` is the job's plan, if already computed; `settings` are those of `planner.emit`,
-        such as steps and queue.
-        """
+        """Return the files that run the recommended or `rank`-th layout: text by file name."""
         answer = answer or self.plan()
         named = {framework.name: framework for framework in self.frameworks}
         framework = named.get(answer.ranked_at(rank).framework)
@@ -151,10 +110,7 @@ class Job(JobSpec):
         return cls.described(JobDescription.described(parse_toml(text, "job"), where="job"))
 
     def to_toml(self) -> str:
-        """Write the job as TOML text: catalogue entries by name, other descriptions as tables.
-
-        Raises DescriptionError if the job has `experience` but `measured` names no files.
-        """
+        """Write the job as TOML text; DescriptionError for `experience` without `measured`."""
         if self.experience.is_known and not self.measured:
             raise DescriptionError(
                 "experience is in no file: a job in TOML names its measured runs; make the job "

@@ -1,8 +1,4 @@
-"""Tables: result records as CSV, pandas data frames, and formatted cells.
-
-A result lists its tables in `tables()`. `planner.show` registers a page for every type of result
-with `page`: notebooks show it as HTML, `planner.show.terminal` prints it.
-"""
+"""Tables: result records as CSV, pandas data frames, and formatted cells."""
 
 from __future__ import annotations
 

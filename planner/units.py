@@ -1,8 +1,4 @@
-"""Units: parse quantities that users write, format numbers for display.
-
-Inside the package everything is SI with the unit in the name (`_bytes`, `_s`, `_flop`,
-`_bytes_per_s`). Prefixes exist only here. GB is 1e9 bytes, GiB is 2**30 bytes.
-"""
+"""Units: parse quantities that users write, format numbers; inside the package all are SI."""
 
 from __future__ import annotations
 
@@ -27,11 +23,7 @@ _QUANTITY = re.compile(
 
 
 def parse_quantity(text: str) -> float:
-    """Parse a number with an optional prefix and unit into SI units.
-
-    `B` is bytes, `b/s` bits per second. A bare prefix works too: `2T` is 2e12. Raises
-    DescriptionError for text that is not a finite number with a known unit.
-    """
+    """Parse a number with an optional prefix and unit into SI units; raises DescriptionError."""
     match = _QUANTITY.match(text)
     if match is None or match["prefix"] == "e":  # an exponent without digits
         raise DescriptionError(

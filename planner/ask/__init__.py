@@ -1,8 +1,4 @@
-"""Questions that take many plans: each answer is a sentence, a table and the reasons.
-
-A question takes a model, a machine and a workload, as `planner.plan` does, and options of its own.
-It returns an `Answer`, which reads and writes JSON.
-"""
+"""Questions that take many plans: each answer is a sentence, a table and the reasons."""
 
 from planner.ask.answer import Answer
 from planner.ask.layouts.memory_phases import host, memory

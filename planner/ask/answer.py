@@ -15,19 +15,12 @@ Row = Record
 
 @dataclass(frozen=True, slots=True)
 class Answer(Tabular[Literal["rows"]]):
-    """The answer to a question as plain data.
-
-    Columns are in SI units by their suffix (`_s`, `_bytes`, `_bytes_per_s`). The 90 % interval of
-    `step_time_s` is `step_time_low_s` to `step_time_high_s`; other columns follow this pattern.
-    `reason` explains the row. `planner.ask` has the questions.
-    """
+    """The answer to a question as plain data; columns are in SI units by suffix (`_bytes`)."""
 
     question: str
     """Name of the question."""
     asked: dict[str, Any]
-    """Job and options of the question, then result values for programs. Model, machine and
-    frameworks are given by name if the catalogue has the same description, else in full.
-    """
+    """Job and options of the question, by catalogue name if unchanged, then values for programs."""
     found: bool
     """True if there is an answer: something fits, or a limit can be met."""
     verdict: str

@@ -66,10 +66,7 @@ class Parameter:
         return typing.get_origin(self.kind) is tuple
 
     def checked(self, value: Any) -> Any:
-        """Return a valid value as plain data: a tuple if several are allowed, no numpy numbers.
-
-        Raises LayoutError for a value of another type or out of bounds, or an unknown word.
-        """
+        """Return a valid value as plain data, a tuple if several are allowed; or LayoutError."""
         if self.choices and value not in self.choices:
             text = shorten(quote(value))
             raise LayoutError(f"{self.name} = {text!r} is not known; use {either(self.choices)}")

@@ -114,11 +114,7 @@ def smallest(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
 
 
 def largest(start: int, limit: int, grain: int, holds: Callable[[int], bool]) -> int | None:
-    """Find the largest multiple of `grain` up to `limit` that satisfies a predicate.
-
-    Starts at `start`, doubles or halves, bisects to 1/64, then tries two multiples above. None if
-    halving reaches `grain` and the predicate fails there, too.
-    """
+    """Find the largest multiple of `grain` up to `limit` that holds, by doubling and bisection."""
     limit = limit // grain
     low = max(min(start // grain, limit), 1)
     while not holds(low * grain):

@@ -58,11 +58,7 @@ def plan(
     training: Training | None = None,
     exact: bool = False,
 ) -> Plan:
-    """Search every legal layout of a job; rank those that fit and recommend one.
-
-    The answer is for the best way to do the job: a nearby batch, fewer nodes or a padded sequence
-    may stand in for it, unless it is `exact`.
-    """
+    """Search every legal layout of a job, rank those that fit and recommend the best answer."""
     job = JobSpec(
         model,
         machine,

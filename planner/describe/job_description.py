@@ -32,8 +32,7 @@ class JobDescription(Description):
     devices: int | None = None
     """Number of devices, if the job uses only a part of one node."""
     network: str = ""
-    """Network of the machine, if different software uses its links differently; `planner show
-    MACHINE` lists them."""
+    """Network of the machine, if software differs in its use; see `planner show MACHINE`."""
     set: tuple[str, ...] = ()
     """Override of the machine's profile, such as device.memory_bytes=80GB (repeatable)."""
     leave_free: float = Field(default=0.0, ge=0, le=MAX_FREE_PERCENT)
@@ -43,8 +42,7 @@ class JobDescription(Description):
     tolerance: float | None = None
     """Share by which the recommended layout may be slower than the fastest, if it is simpler."""
     exact: bool = False
-    """Keep nodes, batch and sequence to the letter: no fewer nodes, nearby batch or padded
-    sequence, however much they gain."""
+    """Keep nodes, batch and sequence to the letter, however much a change would gain."""
     measured: tuple[str, ...] = ()
     """Files of measured runs that correct the estimates."""
     workload: dict[str, Any] = Field(default_factory=dict)

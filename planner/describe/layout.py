@@ -2,12 +2,7 @@
 
     world = dp * tp * pp * cp        global_batch = micro_batch * grad_accumulation * dp
 
-Experts use the same ranks with degrees of their own: `etp` ranks split each expert, `ep` ranks
-hold different experts, and ep * etp divides dp * cp * tp. `dp_shard` is the group over which ZeRO
-or FSDP shards (dp, or less with hybrid sharding); `reshard` is the group over which weights stay
-sharded between forward and backward. `ulysses` of the cp ranks exchange tokens for heads; keys and
-values travel between these groups. Ranks are numbered with tp fastest, then cp, dp and pp, as in
-Megatron-LM and in torchtitan's mesh.
+Ranks are numbered with tp fastest, then cp, dp and pp, as in Megatron-LM and torchtitan.
 """
 
 from __future__ import annotations
@@ -29,8 +24,7 @@ Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe
 """Parts of a layer that selective recompute can repeat, with the names of Megatron Core."""
 
 Context = Literal["ring", "ulysses", "two-level"]
-"""Context parallelism. ring: keys and values are passed around or gathered; ulysses: all-to-alls
-exchange tokens for heads; two-level: Ulysses in groups of neighbours, a ring between groups."""
+"""ring: keys and values go around; ulysses: tokens for heads; two-level: Ulysses in a ring."""
 
 Schedule = Literal[
     "none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v", "dualpipe-v"
@@ -136,8 +130,7 @@ class Layout(Sharding, Chunks, Description):
     cp: int = Field(default=1, ge=1, le=100_000)
     """Context-parallel degree."""
     ulysses: int = Field(default=1, ge=1, le=100_000)
-    """Context ranks that exchange tokens for heads (Ulysses): cp, or less for groups of neighbours
-    with a ring between the groups (two-level); 1: ring only."""
+    """Context ranks that exchange tokens for heads (Ulysses); below cp, in a ring; 1: ring."""
     ep: int = Field(default=1, ge=1, le=100_000)
     """Expert-parallel degree."""
     etp: int = Field(default=0, ge=0, le=100_000)
@@ -145,8 +138,7 @@ class Layout(Sharding, Chunks, Description):
     zero_stage: int = Field(default=0, ge=0, le=3)
     """ZeRO stage; FSDP full shard is 3."""
     reshard: int = Field(default=0, ge=0, le=10_000_000)
-    """Ranks over which ZeRO-3 weights stay sharded between forward and backward
-    (reshard_after_forward = N, ZeRO++ hpZ); 0: all ranks that share them."""
+    """Ranks over which ZeRO-3 weights stay sharded after forward (hpZ); 0: all that share them."""
     micro_batch: int = Field(default=1, ge=1, le=1_000_000)
     """Sequences per replica and forward pass."""
     grad_accumulation: int = Field(default=1, ge=1, le=100_000_000)

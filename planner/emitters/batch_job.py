@@ -2,17 +2,14 @@
 
 import re
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_machine, load_model, names
-from planner.describe.framework.framework import Framework
-from planner.describe.layout import Layout
-from planner.describe.machine import Launch, Machine
+from planner.describe.machine import Launch
 from planner.describe.machine.variants import take_devices
 from planner.describe.model.huggingface.hub import is_from_hub
-from planner.describe.model.model import Model
-from planner.describe.workload import Workload
 from planner.errors import shorten
 from planner.training.job_slot import Run, Slot, slot_of
 
@@ -50,30 +47,11 @@ class BatchJob:
     saves: bool = True
     """Whether the run saves checkpoints before its end."""
 
-    @property
-    def model(self) -> Model:
-        """The model."""
-        return self.scenario.model
-
-    @property
-    def machine(self) -> Machine:
-        """The machine."""
-        return self.scenario.machine
-
-    @property
-    def workload(self) -> Workload:
-        """The workload."""
-        return self.scenario.workload
-
-    @property
-    def framework(self) -> Framework:
-        """The framework."""
-        return self.scenario.framework
-
-    @property
-    def layout(self) -> Layout:
-        """The layout."""
-        return self.estimate.layout
+    model = property(attrgetter("scenario.model"))
+    machine = property(attrgetter("scenario.machine"))
+    workload = property(attrgetter("scenario.workload"))
+    framework = property(attrgetter("scenario.framework"))
+    layout = property(attrgetter("estimate.layout"))
 
     @property
     def launch(self) -> Launch:

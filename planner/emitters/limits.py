@@ -16,8 +16,7 @@ from planner.errors import EmitError, LayoutError, shorten
 T = TypeVar("T")
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
-"""torch dtype of the tensors in each training precision. TF32 keeps fp32 tensors and rounds inside
-matrix products. FP8 has no entry, because its tensors carry scales."""
+"""torch dtype of tensors by precision: fp32 under TF32; none for FP8, which carries scales."""
 
 
 def not_expressible(setting: str, framework: str, use: str) -> EmitError:

@@ -84,8 +84,7 @@ class Recipe:
     needed: Mapping[str, str] = field(default_factory=dict)
     """Files and folders/ that the user must provide, with their meanings."""
     saves: bool = False
-    """Whether these files make the program save to CHECKPOINTS every `Slot.save_every` steps and
-    resume from the latest. If not, the README asks users to add that."""
+    """Whether the files make the program save and resume; else the README asks users to add it."""
     resume: Resume | None = None
     """How the program resumes; None if it finds the latest checkpoint by itself."""
     notes: tuple[str, ...] = ()

@@ -37,12 +37,7 @@ _ROUGH_FACTOR = 2.0
 def whole_training(
     scenario: Scenario, estimate: Estimate, nodes: int, training: Training | None = None
 ) -> WholeTraining | None:
-    """Estimate a whole training: time from the first job to the last step, its parts, its bill.
-
-    None if the workload states no tokens or samples. Counted: the estimated steps, waiting for
-    data, evaluation, checkpoints, work lost to failures and at job ends, recovery, the start of
-    every job. Left out: queues, slow nodes that do not fail, mistakes. training.md#whole-trainings.
-    """
+    """Estimate a whole training: duration, parts and bill; None without tokens or samples."""
     if not scenario.workload.all_tokens:
         return None
     return _Campaign(scenario, estimate, nodes, training or Training()).answer()

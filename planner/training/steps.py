@@ -1,12 +1,14 @@
 """Steps: time and node-hours of a training's steps alone, and time of an evaluation."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from planner.cost.estimate import Estimate
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.step.kernel_launch import num_kernels
 from planner.cost.step.step import smaller_step_s
+from planner.describe.files import read_toml
 from planner.describe.layout import Layout
 from planner.describe.training.training_run import Evaluation
 from planner.describe.workload import Workload
@@ -29,23 +31,13 @@ def node_hours(nodes: int, job: Workload, estimate: Estimate) -> float:
     return nodes * (training_time(job, estimate) or 1000 * estimate.step_time_s) / 3600
 
 
-_FORWARD = {
-    "forward": 1.0,
-    "host_overhead": 1 / 3,
-    "tensor_parallel": 1 / 2,
-    "context_parallel": 1 / 3,
-    "expert_parallel": 1 / 2,
-    "parameter_gathering": 1 / 3,
-    "pipeline_bubble": 1 / 3,
-    "pipeline_transfer": 1 / 2,
-}
-"""Forward share of each part of the step. Backward launches and computes twice as much; it sends as
-much over tensor, expert and pipeline groups, twice as much over context groups and for weights."""
+_PASSES = read_toml(Path(__file__).with_name("passes.toml"))
+"""Time of forward and backward over forward, by part of the step."""
 
 
 def forward_s(parts_s: Mapping[str, float]) -> float:
     """Time of the forward passes of one step's batch, from the parts of the step [s]."""
-    return sum(share * parts_s.get(name, 0.0) for name, share in _FORWARD.items())
+    return sum(1 / passes * parts_s.get(name, 0.0) for name, passes in _PASSES.items())
 
 
 def generated_token_s(scenario: Scenario) -> float:

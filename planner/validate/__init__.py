@@ -1,4 +1,1 @@
-"""Validation against torch: trace exact bytes and collectives of a sharded model.
-
-Importing this package loads no torch; `trace` starts it in a subprocess.
-"""
+"""Validation against torch, which is loaded only when a check starts."""

@@ -117,7 +117,6 @@ def run_command(
     exact: Annotated[bool, typer.Option("--exact", help="Full-size model, not reduced.")] = False,
     as_json: AsJson = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Run on the CPU only.")] = False,
-    fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> int:
     """Train a small model on real ranks under every strategy, and check them.
 
@@ -143,7 +142,6 @@ def run_command(
         batch=batch,
         sequence=seq_length,
         profile=profile,
-        fault=fault,
         model=module or model,
         exact=exact,
     )

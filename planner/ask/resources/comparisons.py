@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
 from planner.ask.answer import Row
@@ -10,24 +11,14 @@ from planner.ask.question import Findings, JobFields, name_or_fields, question
 from planner.choose.jobs.job_spec import JobSpec, frameworks_for
 from planner.choose.verdicts.differences import equal_work, time_changes
 from planner.describe.catalogue import load_framework, load_machine
+from planner.describe.files import read_toml
 from planner.describe.framework.switches import strip_switches
 from planner.describe.machine import Machine
 from planner.describe.machine.variants import override_fields
 from planner.errors import LayoutError, PlannerError, shorten
 from planner.units import counted, format_amount, format_seconds
 
-_DOUBLED = {
-    "network twice as fast": ("node.nic_bytes_per_s",),
-    "links of the domain twice as fast": ("domain.device_bytes_per_s",),
-    "links inside the node twice as fast": tuple(
-        f"node.fabric.{name}_bytes_per_s" for name in ("pair", "device", "card", "socket")
-    ),
-    "links to the host twice as fast": ("node.host_link_bytes_per_s",),
-    "device memory twice as large": ("device.memory_bytes",),
-    "device memory twice as fast": ("device.memory_bytes_per_s",),
-    "host memory twice as large": ("node.host_memory_bytes",),
-}
-"""Machine fields that are doubled together, by the name of the change."""
+_DOUBLED = read_toml(Path(__file__).with_name("doubled.toml"))
 _SMALL_PART = 0.005
 
 

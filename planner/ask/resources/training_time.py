@@ -28,11 +28,7 @@ _NORMAL = NormalDist()
 
 
 def late_probability(time: Amount, limit: float) -> float:
-    """Probability that a training takes longer than a limit in the same unit [1].
-
-    The logarithm of its time is taken as normal on each side of the estimate; the ends of the 90 %
-    interval are its 5 % and 95 % quantiles. Left out: waiting in queues. intervals.md#intervals.
-    """
+    """Probability that a log-normal time, with a side's 90 % interval, exceeds a limit [1]."""
     if math.isinf(limit):
         return 0.0
     spread = time.high / time.expected if limit > time.expected else time.expected / time.low
@@ -66,10 +62,7 @@ def admitted_counts(machine: Machine, limit: int) -> Sequence[int]:
 
 
 def sections(machine: Machine, counts: Sequence[int]) -> list[Sequence[int]]:
-    """Split node counts into runs with the same longest allowed job.
-
-    More nodes may take longer to finish if only queues for short jobs admit them.
-    """
+    """Split node counts into runs with the same longest allowed job, which can slow larger ones."""
     queues = _training_queues(machine)
 
     def longest_hours(count: int) -> float:

@@ -76,8 +76,7 @@ _MOST_LAYOUTS = 16_384
 
 
 _WITHIN_A_JOB = ("stall", "depth", "spread")
-"""Causes that do not count between jobs: stalls were measured on a few node counts and say nothing
-of those between, the usual depth of a pipeline is a habit, and node counts share their doubts."""
+"""Causes that do not count between jobs: known at few node counts, a habit, or shared."""
 
 
 _Recommended = tuple[Estimate | None, float]

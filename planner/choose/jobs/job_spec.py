@@ -49,6 +49,8 @@ class JobSpec:
     """Data, evaluation, checkpoints, failures and charges of the whole training."""
     exact: bool = False
     """Whether nodes, batch and sequence are kept to the letter, whatever they cost."""
+    measured: tuple[str, ...] = ()
+    """Files of measured runs that `experience` was learned from."""
 
     def __init__(
         self,
@@ -62,8 +64,9 @@ class JobSpec:
         experience: Experience = Experience(),
         training: Training | None = None,
         exact: bool = False,
+        measured: str | Sequence[str] = (),
     ) -> None:
-        """Load names from the catalogue, fill in defaults, and check the job."""
+        """Load and check a job; `measured` files are read unless `experience` is given."""
         check_workload(workload)
         model = model if isinstance(model, Model) else load_model(model)
         machine = machine if isinstance(machine, Machine) else load_machine(machine)
@@ -77,10 +80,12 @@ class JobSpec:
             "experience": experience,
             "training": training or Training(),
             "exact": exact,
+            "measured": (measured,) if isinstance(measured, str) else tuple(measured),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self._check()
+        self._learn()
 
     @classmethod
     def described(cls, description: JobDescription, **values: Any) -> Self:
@@ -95,6 +100,9 @@ class JobSpec:
             "training": Training.described(description.training, where="training"),
         }
         return cls(model, description.load_machine(), **{**loaded, **values})
+
+    def _learn(self) -> None:
+        """Learn from the measured runs, where a job can read them."""
 
     def _check(self) -> None:
         check_nodes(self.machine, self.nodes)

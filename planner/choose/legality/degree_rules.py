@@ -182,11 +182,10 @@ def _split_sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Itera
 @rule("sequence parallelism is not as the framework has it", "tp", "sequence_parallel")
 def _sequence_kind(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     name, kind = q.framework.name, q.framework.sequence_parallel
-    if q.model.traced is not None:
-        return  # its samples have no sequence
     if breaks(x.splits_sequence & (kind == "never")):
         yield f"sequence_parallel: {name} splits no sequence over tp; leave it out"
-    if breaks((x.tp > 1) & ~x.splits_sequence & (kind == "with-tp")):
+    has_sequence = q.model.traced is None
+    if breaks((x.tp > 1) & ~x.splits_sequence & (kind == "with-tp") & has_sequence):
         yield (
             f"tp = {y.tp} without sequence_parallel: {name} always splits the sequence over tp; "
             "switch it on"

@@ -78,12 +78,7 @@ def recommend(
     allowed: Callable[[Scenario, Estimates], Mask] | None = None,
     caution: float = 1.0,
 ) -> Estimate | None:
-    """Choose the layout to run: within `tolerance` of the least expected time, the least of time
-    and effort; all of the tolerance is worth `spared_effort`.
-
-    Causes of `planner.choose.search.expected_time` in `without` do not count; None where no layout
-    is `allowed`. `caution` is how often risk and tolerance count: 0 asks for speed alone.
-    """
+    """Choose the least time and effort within `tolerance` of the least expected time."""
     parts = [part for part in candidates if len(part.estimates)]
     times_s = [
         expected_time_s(part.scenario, part.estimates, without) ** caution

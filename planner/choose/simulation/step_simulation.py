@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from planner.choose.planning import job_of_layout, scenario_for
@@ -20,6 +21,7 @@ from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.uncertainty import memory_outlook
+from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -63,8 +65,8 @@ def find_bottlenecks(
     for name, paths in _LINKS.items():
         # devices without links of their own reach each other through the host
         through_host = name == _INSIDE and scenario.machine.node.fabric.kind == "host"
-        paths += ("node.host_link_bytes_per_s.value",) * through_host
-        machine = scale_fields(scenario.machine, paths, 1 + SPEEDUP)
+        host = ("node.host_link_bytes_per_s.value",) * through_host
+        machine = scale_fields(scenario.machine, (*paths, *host), 1 + SPEEDUP)
         if machine != scenario.machine:
             faster = stage_work(replace(scenario, machine=machine), layout, factor)
             bottlenecks.append(Bottleneck(name, "machine", gain_s(faster)))
@@ -72,20 +74,7 @@ def find_bottlenecks(
 
 
 _INSIDE = "links inside the node"
-_LINKS = {
-    "peak FLOP/s of the device": ("device.peak_flop_per_s.*.value",),
-    "memory bandwidth of the device": ("device.memory_bytes_per_s.value",),
-    _INSIDE: (
-        *(f"node.fabric.{x}_bytes_per_s.value" for x in ("pair", "device", "card", "socket")),
-        "node.fabric.wires.*.bytes_per_s",
-    ),
-    "links between the nodes of a domain": ("domain.device_bytes_per_s.value",),
-    "network interfaces": ("node.nic_bytes_per_s.value",),
-    "link to the host and its memory": (
-        "node.host_link_bytes_per_s.value",
-        "node.host_memory_bytes_per_s.value",
-    ),
-}
+_LINKS = read_toml(Path(__file__).with_name("links.toml"))
 """Fields of a machine that are raised together, by name."""
 
 

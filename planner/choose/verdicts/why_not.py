@@ -89,11 +89,7 @@ class WhyNot:
 
 
 def why_not(job: JobSpec, plan: Plan, layout_text: LayoutText) -> WhyNot:
-    """Say what speaks against a layout, given the plan of its job.
-
-    A partial layout is completed as the search would. If it states a degree or a ZeRO stage, axes
-    that it leaves out are 1, and nothing is offloaded.
-    """
+    """Say what speaks against a layout, completed as the search would, given its plan."""
     job, best = _reference(job, plan, layout_text)
     scenarios = {each.name: job.scenario(each) for each in job.searched_frameworks()}
     if name := layout_text.framework:

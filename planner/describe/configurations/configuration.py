@@ -15,8 +15,7 @@ WIDTH_SQUARED = "width squared"
 """Placeholder value of a change: the square of the model's hidden size."""
 
 Changes: TypeAlias = Mapping[str, float | bool | str]
-"""Values that files set for dotted fields of a framework's description. `states` fields apply to
-the training precision."""
+"""Values by dotted field of a framework; `states` fields apply to the training precision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,18 +61,15 @@ class Framework(Description):
     title: str
     """Full name and version described."""
     like: str = ""
-    """Framework of the catalogue whose traits apply unless stated here; title, source, notes,
-    configuration and searched are never taken from it."""
+    """Catalogue framework whose traits apply unless stated here; not its title, source, notes."""
     source: str
     """Where the behaviour was read."""
     notes: tuple[str, ...] = ()
     """Limits and doubts of this description."""
     configuration: str = "none"
-    """Recipe that writes its files (`planner emit`), a module of `planner.emitters.recipes`; none:
-    described for comparison only."""
+    """Recipe in `planner.emitters.recipes` that writes its files; none: for comparison only."""
     effort: float = Field(default=0, ge=0, le=10)
-    """Extra effort of adopting it, compared with DDP around the user's own model, on the scale of
-    the preferences [1]."""
+    """Extra effort of adopting it over DDP, on the scale of the preferences [1]."""
     searched: bool = False
     """Whether a search includes it by default."""
     stands_in_for: str = ""
@@ -108,8 +105,7 @@ class Framework(Description):
     recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
     recompute_by: tuple[Literal["layers", "every", "span"], ...] = ()
-    """Selections of layers for full recompute: the first ones of a stage (layers), every n-th
-    (every), or several per checkpoint (span)."""
+    """Layers of full recompute: the first of a stage, every n-th, or a span per checkpoint."""
     recompute_modules: tuple[Module, ...] = ()
     """Modules that users can choose for selective recompute instead of its policy."""
     recompute_modules_not_fp8: tuple[Module, ...] = ()
@@ -121,11 +117,9 @@ class Framework(Description):
     selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
         "attention-core"
     )
-    """Policy of selective recompute: repeat the attention core (Korthikanti), or keep the outputs
-    of GEMMs (all, or every second one)."""
+    """Selective recompute: repeat the attention core, or keep outputs of all or half the GEMMs."""
     sequence_parallel: Literal["never", "with-tp", "by-default", "optional"] = "never"
-    """Sequence parallelism: norms and dropout are split inside the tp group; layouts without it
-    are not searched if it is the default."""
+    """Norms and dropout are split inside the tp group; by-default: the search has it alone."""
     offload_optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
     """Places for offloaded optimizer states."""
     offload_parameters: tuple[Literal["cpu", "nvme"], ...] = ()
@@ -139,19 +133,15 @@ class Framework(Description):
     uneven_stages: bool = False
     """Whether pipeline stages may differ in their number of layers."""
     balance: Literal["layers", "ends-as-layers", "cost"] = "layers"
-    """Balance of pipeline stages: equal layers; embedding and head as one layer each; or by cost,
-    with the head weighed by its parameters."""
+    """Balance of stages: equal layers; ends as one layer each; by cost, head by parameters."""
     custom_pipeline_split: bool = False
-    """Whether users can place layers on stages, or set the layers that embedding and head count as.
-    """
+    """Whether users can place layers on stages, or set what embedding and head count as."""
     shards_rows: bool = False
-    """Whether each tensor is sharded by rows, ceil(rows / ranks) (FSDP2); else all tensors as one
-    flat array."""
+    """Whether tensors are sharded by rows, ceil(rows / ranks) (FSDP2); else as one flat array."""
     replicates_kv_heads: bool = False
     """Whether tp may exceed the number of key-value heads."""
     expert_tensor_parallel: tuple[Literal["tp", "one", "any"], ...] = ("tp",)
-    """Ranks that can split each expert with ep > 1: the tp ranks, one, or any number; the first is
-    the default."""
+    """Ranks that split an expert with ep > 1: tp ranks, one, any; the first is the default."""
     loads_full_checkpoint: bool = True
     """Whether every rank reads the whole checkpoint into host memory."""
     mixed: States
@@ -161,8 +151,7 @@ class Framework(Description):
     full: States
     """Bytes per parameter in fp32 and tf32 training."""
     software_date: Month = ""
-    """Year and month of its libraries, such as 2024-03, which decide the rates of kernels; empty:
-    the newest."""
+    """Year and month of its libraries, such as 2024-03, for kernel rates; empty: the newest."""
     kernels: Kernels
     """Kernels and saved tensors."""
     other_kernels: tuple[OtherKernels, ...] = ()

@@ -45,8 +45,7 @@ class Flavor(Description):
     name: str
     """The framework's own name."""
     sizes: tuple[Width, Width, Width, Width, Width]
-    """Layers, hidden size, feed-forward width of a layer (or of an expert), key-value heads,
-    vocabulary."""
+    """Layers, hidden size, feed-forward width of a layer or expert, key-value heads, vocabulary."""
 
 
 class SupportedModels(Description):
@@ -174,8 +173,7 @@ class EmitSupport(Description):
     own_module_schedules: tuple[Schedule, ...] = ("none",)
     """Pipeline schedules of such modules."""
     masks_documents: bool = False
-    """Whether its code masks documents that share a sequence, in a kernel that skips the masked
-    part."""
+    """Whether its code masks documents of a sequence in a kernel that skips the masked part."""
     zero_stages: tuple[ZeroStage, ...] = ()
     """ZeRO stages that its files can set; empty: all it offers."""
     schedules: tuple[Schedule, ...] = ()
@@ -183,8 +181,7 @@ class EmitSupport(Description):
     recompute_by: tuple[Literal["layers", "every", "span"], ...] | None = None
     """As `Framework.recompute_by`, for its files; None: all it offers."""
     reshards_whole: bool = False
-    """Whether its files can reshard weights after forward only over all their ranks or not at all,
-    for models that its code builds."""
+    """Whether its files reshard models of its code over all ranks or not at all after forward."""
     axes_need_sharding: tuple[Axis, ...] = ()
     """As `Framework.axes_need_sharding`, for its files."""
 

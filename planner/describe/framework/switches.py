@@ -70,8 +70,7 @@ class Switch(Description):
     feed_forwards: tuple[str, ...] = ()
     """Activations of feed-forwards that support it, such as gated silu; empty: all."""
     of_experts: bool = False
-    """Whether it changes how tokens are sent to experts, so that only models with experts support
-    it."""
+    """Whether it changes how tokens are sent to experts, so that a model needs experts."""
     saves_memory: bool = False
     """Whether a search tries it if nothing fits without it."""
     arguments: tuple[str, ...] | None = None

@@ -27,8 +27,7 @@ class Communication(Description):
     overlap_parameters: bool
     """All-gathers of updated parameters overlap the next forward pass (ZeRO-1, 2)."""
     every_layer_alone: bool = False
-    """Every layer gathers its weights and reduces its gradients in one collective, below ZeRO-3 too
-    (FSDP); else they are sent in buckets."""
+    """Layers gather weights and reduce gradients in one collective (FSDP); else in buckets."""
     gather_bytes: BytesPerElement = 0
     """Bytes per element of weights that ZeRO-3 quantises to gather; 0: compute precision [B]."""
     scatter_bytes: BytesPerElement = 0
@@ -40,60 +39,47 @@ class Communication(Description):
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
     all_reduced_stages: tuple[ZeroStage, ...] = ()
-    """ZeRO stages at which gradients are all-reduced, though a rank keeps only its shard; else they
-    are reduce-scattered."""
+    """ZeRO stages that all-reduce gradients of which a rank keeps a shard; else reduce-scatter."""
     gathers_updates_whole: bool = False
     """Updated weights are gathered in one collective, not in buckets (ZeRO-1, 2)."""
     reduces_once: bool | None = None
-    """Unsharded gradients are accumulated over the micro-batches on every rank instead (Accelerate
-    without sync_each_batch); None: not available."""
+    """Ranks accumulate unsharded gradients instead (Accelerate); None: not available."""
     pipeline_reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """Further ZeRO stages at which every micro-batch reduces its gradients in a pipeline."""
     overlap_tensor: Share
     """Share of tensor-parallel traffic hidden behind GEMMs."""
     overlap_tensor_in_node: bool = False
-    """Overlap covers only sequence-parallel traffic inside a node; other layouts are refused
-    (user buffers of Transformer Engine)."""
+    """Overlap covers only sequence parallelism in a node (user buffers); others are refused."""
     overlap_tensor_backward: bool = False
     """Backward passes of column-parallel GEMMs overlap: the gather of their input with the
     input-gradient GEMM, the reduction of that gradient with the weight-gradient GEMM."""
     routes_own_tokens: bool = False
-    """Each tensor-parallel rank routes its part of the sequence; the ranks that split an expert
-    gather its tokens (Megatron Core); else the sequence is gathered before routing."""
+    """Each tp rank routes its part of the sequence (Megatron Core); else it is gathered first."""
     experts_once_per_node: bool = False
-    """A token is sent once to every node of its experts and copied there (DeepEP, HybridEP); else
-    every copy crosses the network (NCCL's all-to-all)."""
+    """A token is sent once to each node of its experts (DeepEP, HybridEP); else every copy."""
     dispatch_bytes: BytesPerElement = 0
-    """Bytes per element of a token on its way to the experts; the way back and gradients use the
-    compute precision. 0: compute precision both ways [B]."""
+    """Bytes per element of a token to the experts; 0: compute precision, as on the way back [B]."""
     overlap_experts: bool = False
-    """Dispatch and combine overlap with the other direction's computation of the next micro-batch,
-    without a pipeline or with an interleaved one, and without full recompute."""
+    """Dispatch and combine overlap with the next micro-batch, without full recompute."""
     overlap_pipeline: bool
-    """Point-to-point transfers overlap computation if stages have several chunks; with one chunk a
-    stage waits."""
+    """Point-to-point transfers overlap computation if stages have chunks; else they wait."""
     gather_fraction: Fraction
     """Bandwidth of ZeRO-3's all-gathers and reduce-scatters / that of a large collective."""
     contention: Share
-    """Share of overlapped traffic that still costs time, as its kernels take compute units and
-    memory bandwidth."""
+    """Share of overlapped traffic that still costs time: its kernels take units and bandwidth."""
 
 
 class Reduction(Description):
     """Data-parallel reduction of unsharded gradients: when and in which phases."""
 
     after_backward: tuple[ZeroStage, ...] = ()
-    """ZeRO stages at which gradients are reduced after backward, without overlap (DeepSpeed's stage
-    0)."""
+    """ZeRO stages that reduce gradients after backward, without overlap (DeepSpeed's stage 0)."""
     first_bucket_elements: Elements = 0
-    """Elements at which the first bucket of a pass closes, so that its reduction starts early; 0:
-    as the other buckets."""
+    """Elements at which the first bucket closes, to start its reduction early; 0: as others."""
     cycle_s: float = Field(default=0, ge=0, le=1)
-    """Period at which a thread looks for gradients that every rank has (Horovod); 0: they are sent
-    when ready [s]."""
+    """Period at which a thread looks for ready gradients (Horovod); 0: sent when ready [s]."""
     hierarchical: bool = False
-    """Gradients are reduce-scattered inside the nodes, all-reduced between them and gathered
-    inside, in separate phases."""
+    """Gradients are reduced inside nodes, between them and gathered inside, in separate phases."""
 
 
 class States(Description):
@@ -106,14 +92,12 @@ class States(Description):
     gradient_bytes: BytesPerElement
     """Gradients, sharded from ZeRO-2 on [B/parameter]."""
     unsharded_gradient_bytes: BytesPerElement = 0
-    """Further gradients below ZeRO-2, such as 16-bit ones besides fp32 sums (DeepSpeed's
-    BF16_Optimizer, ZeRO-1 only) [B/parameter]."""
+    """Further gradients below ZeRO-2, such as 16-bit ones besides fp32 sums [B/parameter]."""
     bucket_bytes: BytesPerElement = 0
     """Flat buckets besides gradients below ZeRO-2, if gradients are reduced. DDP allocates them on
     one rank too; this trait is for programs that skip DDP on one rank [B/parameter]."""
     master_bytes: BytesPerElement
-    """Master weights that the optimizer updates, sharded from ZeRO-1 on: fp32, or the 16 bits
-    beyond the 16-bit weight [B/parameter]."""
+    """Master weights, sharded from ZeRO-1 on: fp32, or 16 bits beyond the weight [B/parameter]."""
     moment_bytes: BytesPerElement = 4
     """First moment of the gradient, or momentum [B/parameter]."""
     second_moment_bytes: BytesPerElement = 4
@@ -127,8 +111,7 @@ class States(Description):
     copies_narrow_gradients: bool = False
     """The optimizer step makes an fp32 copy of narrower gradients."""
     whole_in_fp8: bool = False
-    """FP8 training keeps fp32 master weights and copies narrow gradients, even if the optimizer
-    needs neither (Megatron Core, FP8 recipes other than delayed scaling)."""
+    """FP8 training keeps fp32 masters and copies narrow gradients, needed or not (Megatron)."""
     norm_bytes: BytesPerElement = 0
     """Copy of the largest updated gradient for the gradient norm [B/element]."""
 
@@ -143,8 +126,7 @@ class Buffers(Description):
     num_sharded_buckets: int = Field(default=0, ge=0, le=8)
     """Buckets alive at once under ZeRO-3; 0: as num_reduce_buckets."""
     buckets_in_backward: bool = False
-    """The first gradient of a backward pass allocates the buckets and the reduction frees them, if
-    weights are not sharded (DeepSpeed's ZeRO-1 and 2)."""
+    """A pass allocates its buckets if weights are not sharded (DeepSpeed, ZeRO-1 and 2)."""
     copies_bucket: bool = False
     """The content of a bucket is copied for its reduction, if weights are not sharded."""
     whole_buckets: bool = False
@@ -152,33 +134,25 @@ class Buffers(Description):
     gather_bucket_elements: Elements = 0
     """Elements of one parameter-gathering bucket (ZeRO-1 and 2, after the step)."""
     live_elements: Elements = 0
-    """Elements that stay gathered, if the limit is a size and not a number of layers (DeepSpeed's
-    stage3_max_live_parameters)."""
+    """Elements that stay gathered, if the limit is a size (stage3_max_live_parameters)."""
     placeholder_bytes: BytesPerElement = 0
-    """Placeholder gradients for autograd, one tensor per weight shape, if GEMMs accumulate into
-    fp32 gradients (Transformer Engine) [B/element]."""
+    """Placeholder gradients, one per weight shape, if GEMMs sum into fp32 [B/element]."""
     layer_gradient_bytes: BytesPerElement = 0
     """Unsharded gradient of the current layer in backward (ZeRO-2 and 3) [B/parameter]."""
     reduce_input_bytes: BytesPerElement = 0
     """Input of the previous layer's reduce-scatter (ZeRO-2 and 3) [B/parameter]."""
     reduces_alone: bool = False
-    """Gradients are copied for a reduction even with dp = 1 (FSDP2, which wraps the model for its
-    precision policy)."""
+    """Gradients are copied for a reduction even with dp = 1 (FSDP2, for its precision policy)."""
     whole_embedding_gradient: bool = False
-    """Under tensor parallelism every rank computes the whole embedding gradient before it is split
-    (DTensor)."""
+    """Under tp every rank computes the whole embedding gradient before it is split (DTensor)."""
     pipeline_gradients_whole: bool = False
-    """A pipeline accumulates unsharded gradients and reduces them once a step, at every ZeRO stage
-    (torch.distributed.pipelining)."""
+    """A pipeline reduces unsharded gradients once a step (torch.distributed.pipelining)."""
     pipeline_buffers_whole: bool = False
-    """A stage has receive buffers for all micro-batches of a step, in both directions, and keeps
-    sent tensors until their backward pass (torch.distributed.pipelining)."""
+    """A stage holds receive buffers of all micro-batches and sent tensors until backward."""
     preallocates_gradients: bool = False
-    """Gradient buffers exist from the start; else they appear in the first backward pass of a step.
-    """
+    """Gradient buffers exist from the start; else from a step's first backward pass on."""
     keeps_temporaries: bool = False
-    """Temporaries of the optimizer step are single large tensors, whose memory the allocator keeps
-    while there is room."""
+    """Temporaries of the optimizer step are large; the allocator keeps them if there is room."""
     allocator_fraction: Share
     """Reserve of the caching allocator / peak."""
     host_process_bytes: ByteCount
@@ -197,13 +171,11 @@ class Offloading(Description):
     bound: bool = True
     """Ranks that update on the host have cores of their own; else they share those of the node."""
     fused_update: bool = True
-    """One kernel updates the states on the host, if the device's is fused; else one kernel per
-    operation."""
+    """One kernel updates states on the host if the device's is fused; else one per operation."""
     gradient_transfers: int = Field(default=1, ge=0, le=8)
     """Transfers of gradients over the link in a pass that accumulates them on the host."""
     step_gradient_bytes: BytesPerElement = 0
-    """fp32 gradients of the optimizer besides the accumulated ones: sent in the last pass, kept on
-    the host or written to the disk [B/parameter]."""
+    """fp32 gradients of the optimizer besides the accumulated ones [B/parameter]."""
     step_host_bytes: BytesPerElement = 0
     """Host memory traffic besides the update: unscaling, copies [B/parameter]."""
     weight_copies: int = Field(default=1, ge=1, le=4)
@@ -211,8 +183,7 @@ class Offloading(Description):
     activations_piped: bool = True
     """Activations can be offloaded in a pipeline too."""
     activation_layers: int = Field(default=0, ge=0, le=16)
-    """Layers whose activations are on the device while separate streams copy them; 0: computation
-    waits for every copy."""
+    """Layers on the device while streams copy their activations; 0: computation waits."""
     overlap_activations: bool = False
     """Copies of activations overlap computation; else the device waits for each copy."""
     swap_buffer_bytes: float = Field(default=0, ge=0, le=1e12)
@@ -229,8 +200,7 @@ class Kernels(Description):
     """Kernels of a framework, and the tensors that they save for backward."""
 
     fused_norm: bool
-    """One kernel per RMSNorm, which saves its input; else elementary operations with fp32 copies. A
-    LayerNorm is always fused."""
+    """One kernel per RMSNorm, as per LayerNorm; else elementary operations with fp32 copies."""
     fused_activation: bool
     """Bias and activation (or the gate's product) in one kernel."""
     fused_gate: bool | None = None
@@ -246,29 +216,23 @@ class Kernels(Description):
     softmax_bytes: BytesPerElement = 0
     """Bytes per score of eager softmax, without what a cast or dropout keeps; 0: compute's [B]."""
     fp8_cast_bytes: BytesPerElement = 0
-    """Bytes moved per operand element to scan and convert it for an FP8 GEMM, if no other kernel
-    converts it [B]."""
+    """Bytes per operand element to convert it for an FP8 GEMM, if no other kernel does [B]."""
     fp8_across_bytes: BytesPerElement = 0
     """`fp8_cast_bytes` of operands read across their memory order (weights for the input gradient,
     both operands for the weight gradient); 0: fp8_cast_bytes [B]."""
     fp8_rescale_bytes: BytesPerElement = 0
-    """Bytes moved per result element to rescale a backward FP8 GEMM, if the GEMM does not scale by
-    rows and columns itself [B]."""
+    """Bytes per result element to rescale a backward FP8 GEMM, if it does not itself [B]."""
     saves_fp8: bool = False
-    """FP8 GEMMs keep their inputs in 8 bits for backward; the attention output projection keeps
-    them in addition to 16-bit ones (Transformer Engine)."""
+    """FP8 GEMMs keep inputs in 8 bits for backward (Transformer Engine)."""
     activation_input_bytes: BytesPerElement = 0
-    """Bytes per element that a gated SiLU keeps of its input to recompute it in backward; 0: the
-    input itself (Megatron Core's activation_func_fp8_input_store: 1) [B]."""
+    """Bytes per element that a gated SiLU keeps of its input; 0: the input itself [B]."""
     fp8_weight_bytes: BytesPerElement = 0
-    """8-bit copies of the layers' weights, by rows and by columns, kept besides the 16-bit weights
-    from the first micro-batch on (Transformer Engine) [B/parameter]."""
+    """8-bit copies of layers' weights, by rows and columns, besides 16-bit ones [B/parameter]."""
     fp8_rows_alone: tuple[str, ...] = ()
     """Substrings of device names whose GEMMs read 8-bit operands in any memory order, so that half
     of `fp8_weight_bytes`, the copies by columns, does not exist."""
     fp8_gather: bool = False
-    """Ranks convert their weight shards to 8 bits before the all-gather, so that no layer is
-    gathered in 16 bits."""
+    """Ranks convert weight shards to 8 bits before the all-gather, never gathering 16 bits."""
     loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over tp, in
     place; vocab-parallel-copy: on a copy of the fp32 logits; fused: one kernel that turns 16-bit
@@ -290,11 +254,9 @@ class Kernels(Description):
     residual_bytes: int = Field(default=0, ge=0, le=8)
     """Bytes per element of the residual stream; 0: the compute precision [B]."""
     transformers_blocks: bool = False
-    """Layers run as transformers implements them (`Shapes.written`): some activations in elementary
-    operations, eager attention over keys and values repeated for every head."""
+    """Layers run as transformers implements them (`Shapes.written`), with eager attention."""
     families: tuple[str, ...] = ()
-    """Families whose blocks were compared with the code that computes them, where users bring their
-    own; others are unknown. Empty: all known."""
+    """Families whose blocks were compared with their code; others are unknown. Empty: all known."""
     transformers_release: float = Field(default=99.0, ge=0, le=99)
     """Release of transformers, which decides on the default attention (4.4: 4.40); 99: none."""
     keeps_latent_keys: bool = False
@@ -302,14 +264,11 @@ class Kernels(Description):
     rescales_for_sinks: bool = False
     """Attention sinks rescale the attention output in a separate step, not in the kernel."""
     copies_ring_output: bool = False
-    """Ring attention merges its output in another memory order, so that it is copied before the
-    projection."""
+    """Ring attention merges its output in another memory order, copied before the projection."""
     scores_before_experts: bool = False
-    """The router's scores weight tokens before the experts, in fp32 (torchtitan), instead of the
-    experts' outputs."""
+    """Router scores weight tokens before the experts, in fp32 (torchtitan), not their outputs."""
     scores_inside_experts: bool = False
-    """The experts' activation kernel applies the router's scores (Megatron Core from 0.13 on), so
-    that no output is kept for it."""
+    """The experts' activation kernel applies the router's scores (Megatron Core from 0.13 on)."""
     context_exchange: Literal["pass", "gather", "gather-pass"] = "pass"
     """Exchange of keys and values between context ranks. pass: passed around during attention;
     gather: gathered before attention, gradients reduced; gather-pass: gathered during the first
@@ -317,29 +276,23 @@ class Kernels(Description):
     repeats_kv_heads: bool = False
     """Keys and values are repeated for every head before attention, and saved repeated."""
     uneven_context: Trait | None = None
-    """All context ranks wait for the one with the last tokens of causal attention; None: each rank
-    holds an early and a late piece, with equal work."""
+    """Context ranks wait for the one with the last tokens; None: pieces with equal work."""
     repeats_to_end: bool = False
-    """Full recompute runs a layer to its end, not only to the last activation that backward needs
-    (torchtitan: early_stop = False)."""
+    """Full recompute runs a layer to its end (torchtitan: early_stop = False)."""
     stops_early: bool = False
-    """Full recompute stops at the last activation that backward needs, so that a layer's last GEMM
-    is not repeated (torch.utils.checkpoint from 2.1 on, not re-entrant)."""
+    """Full recompute stops at the last needed activation (torch.utils.checkpoint from 2.1 on)."""
     saves_gathered: bool = False
     """Sequence parallelism saves gathered inputs (DTensor); else backward gathers them again."""
     fused_gradient_accumulation: bool = False
     """Weight-gradient GEMMs accumulate into the fp32 gradient."""
     attention: str
-    """Fused attention: a program that chooses it by device and month, or the name of a kernel
-    (`kernel_releases.toml`)."""
+    """Fused attention: a program that chooses, or a kernel's name (`kernel_releases.toml`)."""
     fused_optimizer: bool
     """One optimizer kernel over states and weights; else one kernel per operation."""
     channels_last: bool = False
-    """Convolutions use the memory order of matrix units (torch.channels_last); else operands and
-    results are transposed around every convolution."""
+    """Convolutions use torch.channels_last; else operands and results are transposed."""
     optimizer_in_backward: bool = False
-    """The optimizer updates a weight as soon as its gradient is complete and frees the gradient, so
-    that gradients of one group of weights exist at a time."""
+    """The optimizer updates a weight and frees its gradient as soon as that is complete."""
 
     @property
     def across_cast_bytes(self) -> float:
@@ -368,21 +321,17 @@ class HostTime(Description):
     """Host time per layer to launch kernels and collectives, which can delay fast devices."""
 
     dispatch_ratio: Factor
-    """Host time per kernel / bare launch time (`launch_s` of the device): modules, autograd and
-    small uncounted operations; less with compilation or CUDA graphs."""
+    """Host time per kernel / bare launch time (`launch_s`); less if compiled or in CUDA graphs."""
     awaits_kernels: bool = False
-    """Every launch waits for its kernel (CUDA_LAUNCH_BLOCKING), so that host time adds to device
-    time."""
+    """Every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): host time adds to device time."""
     awaits_routing: bool = False
-    """The host waits for the token counts of the experts in every routed layer, which drains the
-    queue, so that its time for the layer adds to the devices'."""
+    """The host waits for token counts in every routed layer, so that its time adds."""
     graphed: Share | None = None
     """Share of a layer's kernels in CUDA graphs; None: no graphs."""
     collective_s: Duration | None = None
     """Host time to issue a tensor-parallel collective; None: nothing [s]."""
     awaits_collectives: bool = False
-    """The host waits for each collective, so that ranks wait for the slowest host: host time grows
-    with the nodes of the tensor-parallel group."""
+    """The host waits for each collective, so that ranks wait for the slowest host."""
     piped_collective_s: Duration | None = None
     """`collective_s` with a pipeline, for tp = 2 on one node [s]."""
     piped_power: Share | None = None

@@ -63,8 +63,7 @@ class Device(Description):
     gemm_efficiencies: dict[Precision, Fraction] = Field(default_factory=dict)
     """`gemm_efficiency` at the peaks of other precisions; default: the 16-bit one."""
     sustained_fraction: Fraction
-    """Fraction of `gemm_efficiency` that the GEMMs of a training step reach, due to power limits,
-    worse shapes and kernels between them."""
+    """Fraction of `gemm_efficiency` that GEMMs of a step reach, due to power limits and shapes."""
     grouped_gemm_fraction: Fraction
     """Rate of the grouped GEMMs of experts / rate of one large GEMM."""
     convolution_fraction: Fraction = Fraction(
@@ -72,8 +71,7 @@ class Device(Description):
     )
     """Rate of convolutions on matrix units / rate of one large GEMM."""
     attention_efficiency: Fraction | None = None
-    """Fraction of the 16-bit peak that fused attention (forward) reaches on long sequences; None:
-    that of the framework's kernel on this device (`kernel_releases.toml`)."""
+    """Fraction of the 16-bit peak of fused attention on long sequences; None: the kernel's."""
     attention_curve: AttentionCurve | None = None
     """How the rate of fused attention falls; None: as the constants of steps say."""
     memory_efficiency: Fraction
@@ -114,8 +112,7 @@ class Fabric(Description):
     """Links between the devices of one node."""
 
     kind: Literal["none", "mesh", "switch", "host", "wires"]
-    """mesh: a link between every pair; switch: any pair through a switch; host: through PCIe
-    and the host; wires: the links listed in `wires`; none: one device per node."""
+    """mesh: between every pair; switch; host: by PCIe; wires: as listed; none: one device."""
     pair_bytes_per_s: Rate | None = None
     """Rate between one pair of devices [B/s]."""
     device_bytes_per_s: Rate | None = None
@@ -123,11 +120,9 @@ class Fabric(Description):
     wires: tuple[Wire, ...] = ()
     """Links of an irregular node (kind `wires`); the source is that of `device_bytes_per_s`."""
     card_bytes_per_s: Rate | None = None
-    """Rate of one device to all devices of another card (`devices_per_card`), if one link reaches
-    them; it limits groups of several cards [B/s]."""
+    """Rate of one device to all of another card, if one link reaches them [B/s]."""
     socket_bytes_per_s: Rate | None = None
-    """Rate between two sockets per direction, shared by all groups, if devices reach each other
-    through the host [B/s]."""
+    """Rate between two sockets per direction, shared by all groups, through the host [B/s]."""
     efficiency: Fraction
     """Bus bandwidth of large collectives / link rate."""
     latency_s: Duration
@@ -135,8 +130,7 @@ class Fabric(Description):
     switch_reduction: Fraction | None = None
     """Rate of all-reduces in the switch (NVLink SHARP) / link rate; None: not supported."""
     start_s: Duration | None = None
-    """Latency of a collective before its first step in a library with one protocol, such as gloo;
-    None: the two protocols of NCCL [s]."""
+    """Latency before the first step in a one-protocol library such as gloo; None: NCCL [s]."""
     all_gather: Factor | None = None
     """Rate of all-gathers over that of all-reduces; None: alike, as NCCL's."""
     reduce_scatter: Factor | None = None
@@ -276,23 +270,19 @@ class Network(Description):
     latency_s: Duration
     """Time that each doubling of the nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Duration | None = None
-    """Latency of one large message of a collective between nodes; None: NCCL's ratio to
-    `latency_s` [s]."""
+    """Latency of a large message between nodes; None: NCCL's ratio to `latency_s` [s]."""
     in_phases: bool = False
-    """Whether collectives run inside the nodes first and then between them (oneCCL); a ring of NCCL
-    or RCCL does both at once."""
+    """Whether collectives run in nodes first, then between (oneCCL), not in one ring."""
     pairwise_fraction: Fraction | None = None
     """Rate of all-to-alls between nodes / rate of a ring; None: 1."""
     switch_reduction: Fraction | None = None
-    """Rate of all-reduces in the network's switches (SHARP; a node sends its buffer once) / rate of
-    a ring; None: not supported."""
+    """Rate of all-reduces in the network's switches (SHARP) / of a ring; None: no."""
     efficiency: Curve
     """Bus bandwidth of large collectives / injection rate of a node, by node count."""
     reducing: Curve | None = None
     """`efficiency` of collectives that reduce (all-reduce, reduce-scatter), if lower."""
     transfer_delays: Delays | None = None
-    """Extra delay of each transfer between pipeline stages, by nodes of the job, if measured runs
-    show one."""
+    """Extra delay of each transfer between pipeline stages, by nodes, if measured runs show one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -318,5 +308,4 @@ class Domain(Description):
     latency_s: Duration
     """Time that each doubling of the nodes adds to a small all-reduce [s]."""
     switch_reduction: Fraction | None = None
-    """Rate of all-reduces in the domain's switches (NVLink SHARP) / link rate; None: not
-    supported."""
+    """Rate of all-reduces in the domain's switches (NVLink SHARP) / link rate; None: no."""

@@ -113,8 +113,7 @@ class FileSystem(Description):
     num_targets: Count | None = None
     """Storage targets (OSTs of Lustre) over which files are striped."""
     opens_per_s: OperationRate | None = None
-    """Files of one directory that all nodes together open per second, from one metadata server
-    [1/s]."""
+    """Files of one directory that all nodes together open per second, from one server [1/s]."""
 
     @property
     def reading(self) -> Rate | None:
@@ -132,8 +131,7 @@ class Machine(Description):
     aliases: tuple[str, ...] = ()
     """Other names of this machine."""
     labels: tuple[str, ...] = ()
-    """Names in tables of measured runs, in lower case; the device tells machines of one name
-    apart."""
+    """Names in measured runs, in lower case; the device tells machines of one name apart."""
     num_nodes: Count
     """Number of nodes."""
     device: Device

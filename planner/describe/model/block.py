@@ -106,8 +106,7 @@ class Gemm:
     small_kernel: bool = False
     """Whether it is a 3 x 3 kernel with stride 1, as Winograd's algorithm needs."""
     copies: int = 0
-    """GEMMs of one token without a shared operand (heads); 0: all tokens share the (k, n) operand.
-    """
+    """GEMMs of one token without a shared operand (heads); 0: all share the (k, n) operand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,7 @@ class ConvStage(Description):
     count: int = Field(default=1, ge=1, le=100_000)
     """Number of equal blocks; with several, a block must keep the shape of its input."""
     residual: bool = False
-    """Whether the input is added before the last activation (residual connection), through a 1 x 1
-    convolution with normalisation if channels or size change."""
+    """Whether the input is added before the last activation, by a 1 x 1 convolution if needed."""
     joins: str = ""
     """Earlier stage whose output is concatenated to the output of the first convolution."""
     pool: Pool | None = None
@@ -184,8 +183,7 @@ class Convolutional(Description):
     dense: tuple[Dense, ...] = Field(default=(), max_length=100)
     """Fully connected layers, each with a bias."""
     loss: Literal["classes", "places", "values"] = "classes"
-    """classes: cross entropy per sample; places: cross entropy per voxel, with Dice; values:
-    regression."""
+    """Cross entropy: classes, per sample; places, per voxel, with Dice; values: regression."""
 
     @model_validator(mode="after")
     def _check(self) -> Convolutional:

@@ -127,8 +127,7 @@ class Shapes(Description):
     kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "convolutional", "traced"] = (
         "decoder"
     )
-    """decoder: causal language model; encoder: masked language model; vision: ViT; traced: a user's
-    module."""
+    """decoder: causal; encoder: masked language model; vision: ViT; traced: a user's module."""
     source: str = ""
     """Where the shapes were read."""
     note: str = ""
@@ -170,8 +169,7 @@ class Shapes(Description):
     embedding_norm: bool = False
     """Whether a normalisation follows the embedding (BLOOM, BERT)."""
     qk_norm: QkNorm = "none"
-    """Normalisation of queries and keys: with weights per head (Qwen3, Gemma 3), for all heads
-    (OLMo 2, Command R+), or without weights (Llama 4)."""
+    """Norm of queries and keys: per head (Qwen3), over all heads (OLMo 2), or without weights."""
     position: Literal["learned", "rope", "alibi", "relative", "none"] = "rope"
     """Position scheme."""
     num_position_rows: int = Field(default=0, ge=0, le=_MAX_ROWS)

@@ -148,9 +148,7 @@ class TracedOperation(Description):
     """`count` equal GEMMs, convolutions or fused attentions of one sample."""
 
     kind: Literal["product", "batched", "convolution", "attention"]
-    """product: (rows, k) x (k, n); batched: `copies` of them without a shared operand; convolution:
-    a product whose rows share inputs; attention: rows are queries of width k, n is the number of
-    keys, `values` the width of a value."""
+    """product: (rows, k) x (k, n); batched: `copies`; convolution: rows share inputs; attention."""
     rows: _Size
     """Rows per sample."""
     n: _Size

@@ -106,8 +106,7 @@ class Loader(Description):
     sharded: bool = False
     """Whether a node reads the same part of the dataset in every epoch."""
     staging: Staging = "none"
-    """Copy of the data on a node. none: no copy; local-disk: copied there before the first step;
-    memory: kept once read, as in the page cache."""
+    """Copy of the data on a node; memory: kept once read, local-disk: before the first step."""
     stripe_count: int = Field(default=1, ge=1, le=100_000)
     """Storage targets over which every file is striped."""
     file_system: str = Field(default="", max_length=100)
@@ -125,8 +124,7 @@ class Checkpoints(Description):
     """states: weights and optimizer states, from which training resumes; weights: weights only, in
     the compute precision."""
     full: bool = False
-    """Whether one rank gathers and writes everything (a full state dict); else each rank writes its
-    shard."""
+    """Whether one rank gathers and writes everything (full state dict); else each its shard."""
     asynchronous: bool = False
     """Whether ranks copy to host memory and write in the background, while training goes on."""
     storage: Storage = "file-system"
@@ -158,8 +156,7 @@ class Evaluation(Description):
     sequences: int = Field(default=0, ge=0, le=10**12)
     """Sequences (samples) of one evaluation, over all its data sets."""
     ranks: Literal["all", "first"] = "all"
-    """all: replicas share the sequences; first: the first replica computes them all while the
-    others wait (nanoGPT, wordplay)."""
+    """all: replicas share the sequences; first: one computes, others wait (nanoGPT, wordplay)."""
     generated_tokens: int = Field(default=0, ge=0, le=10**9)
     """Tokens that one rank generates at each evaluation, one by one; 0: none."""
 

@@ -21,8 +21,7 @@ OptimizerName = Literal[
     "adam", "adamw", "sgd", "sgd-momentum", "adafactor", "adam-8bit", "muon", "lion", "paged-adamw",
     "paged-adam-8bit",
 ]  # fmt: skip
-"""adam-8bit: block-wise 8-bit moments; paged: pages move to the host if the device is full
-(bitsandbytes)."""
+"""adam-8bit: block-wise 8-bit moments; paged: pages move to the host (bitsandbytes)."""
 
 AttentionName = Literal["default", "flash", "eager"]
 
@@ -37,8 +36,7 @@ elements (fp4 takes as much); nf4-double: with 8-bit scales; int8, fp8: 8 bits w
 row."""
 
 Packing = Literal["packed", "padded"]
-"""packed: documents share a sequence, and each attends only to itself; padded: one document per
-sequence, padded to its length."""
+"""packed: documents share a sequence, seen alone; padded: one per sequence."""
 
 PRECISIONS: tuple[TrainingPrecision, ...] = get_args(TrainingPrecision)
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
@@ -61,20 +59,17 @@ class Workload(Description):
     optimizer: OptimizerName = "adamw"
     """Optimizer; sets the states kept per parameter."""
     attention: AttentionName = "default"
-    """default: what the library runs for the model's family; flash: fused kernel that keeps no
-    scores; eager: scores are written to memory."""
+    """default: the library's for the model; flash: keeps no scores; eager: writes scores."""
     tokens: float = Field(default=0.0, ge=0, le=1e18)
     """Tokens of the whole training, such as 300B or 2e12; 0: not given."""
     ramp: str = Field(default="", max_length=20_000)
-    """Batch-size ramp, such as 250B:768,500B:1536: 768 sequences a step up to 250B tokens, 1,536 up
-    to 500B, then the global batch."""
+    """Batch-size ramp: 250B:768,500B:1536 is 768 sequences up to 250B tokens, 1,536 to 500B."""
     samples: int = Field(default=0, ge=0, le=10**15)
     """Samples of the data set (documents, if their lengths are given); 0: not given."""
     epochs: float = Field(default=1.0, gt=0, le=1e6)
     """Passes over the samples."""
     document_lengths: tuple[int, ...] = ()
-    """Lengths of the documents in the sequences, a mean or a distribution [tokens]; empty: one per
-    sequence."""
+    """Lengths of documents in sequences, a mean or distribution [tokens]; empty: one a sequence."""
     packing: Packing = "packed"
     """Whether documents share sequences (packed), or each is padded to a sequence."""
     lora_rank: int = Field(default=0, ge=0, le=65536)

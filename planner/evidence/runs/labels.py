@@ -54,8 +54,7 @@ class Usual(Sourced):
     zero_stage_with_pipeline: int | None = None
     """ZeRO stage that replaces ZeRO-3 with a pipeline; None: ZeRO-3 stays."""
     sharded_reduce_bytes: float | None = Field(default=None, gt=0)
-    """Size of a bf16 gradient element on the wire with sharded gradients (ZeRO-2 and 3) [B]; None:
-    as in the framework's description."""
+    """Bytes of a bf16 gradient on the wire in ZeRO-2 and 3 [B]; None: as the framework says."""
 
 
 class Software(Sourced):
@@ -82,8 +81,7 @@ class Software(Sourced):
     whole_experts: bool = False
     """True if its recipes do not split experts under tensor parallelism."""
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
-    """Split of a batch in a pipeline: the fastest, as many micro-batches as stages, or single
-    sequences."""
+    """Split of a batch in a pipeline: fastest, micro-batches as stages, or single sequences."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Traits that its recipes or launchers set: `section.field` of the framework, or `field`."""
     changes_without_pipeline: dict[str, Any] = Field(default_factory=dict)

@@ -118,11 +118,7 @@ def _read_row(
 def read_measured(
     file: str | Path, own_machine: Machine | None = None, model: Model | None = None
 ) -> list[Run | RefusedRun]:
-    """Read a file of runs: a CSV, a log as LOG or LOG=JOB.json, a comparison, a probe's folder.
-
-    `own_machine` and `model` are those of the job: logs ran on it, and files may name both.
-    Raises PlannerError if the file holds no run.
-    """
+    """Read a file of runs of a job's machine and model: CSV, log, comparison or probe's folder."""
     text = str(file)
     log, _, job = text.rpartition("=")
     if log and not Path(text).expanduser().exists():

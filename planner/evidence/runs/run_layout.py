@@ -23,8 +23,7 @@ from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import Software, changed, normalised, usual
 
 _USUAL_TOKENS = 2**22
-"""Tokens per step of large models: 3.2 to 4 million in GPT-3 (arXiv:2005.14165, table 2.1),
-LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
+"""Tokens per step of large models: 3.2 to 4 million in arXiv:2005.14165, 2302.13971, 2211.05100."""
 _SAME_SIZE = 0.01
 """Relative difference in memory below which two builds cannot be told apart."""
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -284,8 +283,7 @@ def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
 
 
 def choose_layout(cells: Cells, software: Software, scenario: Scenario, num_ranks: int) -> Layout:
-    """Choose the fastest layout that fits and agrees with the row, preferably with the usual
-    sharding and recompute. Raises PlannerError if nothing fits."""
+    """Choose the fastest layout that fits and agrees with the row; raises PlannerError if none."""
     layouts = _run_by_people(scenario, enumerate_layouts(scenario, num_ranks)[0])
     layouts = layouts.take(_agreeing(cells, layouts))
     usual_ones = layouts.take(

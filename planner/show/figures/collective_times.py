@@ -86,11 +86,7 @@ def times(
     stride: int = 1,
     size_bytes: float = 2.0**26,
 ) -> Drawing:
-    """Time of a collective against its size, by algorithm, with measured points.
-
-    The group spans two nodes unless `ranks` is given; `stride` is the distance between
-    neighbours of the group; `size_bytes` is marked.
-    """
+    """Time of a collective against its size, by algorithm, with measured points."""
     ranks = ranks_of(machine, ranks, stride)
     check_word("operation", operation, OPERATIONS)
     if not 0 < size_bytes < math.inf:

@@ -233,14 +233,7 @@ def input_time(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> InputTime:
-    """Time to deliver the samples of a step, and the time that the step waits for them [s].
-
-    Prefetch hides the slowest of `stage_times` behind a step of `step_s`. Left out: evaluation,
-    other jobs, gradient traffic, samples of different sizes. `ranks_per_node`: ranks that load
-    data; `samples_per_step`: distinct samples of the job. Raises DescriptionError for token
-    datasets not cut into samples and for missing local disks; UnknownNameError for unknown file
-    systems. input.md#input.
-    """
+    """Time to deliver a step's samples behind a step of `step_s`, and the wait for them [s]."""
     if dataset.unit == "token":
         raise DescriptionError(
             f"{dataset.name} counts tokens: cut it into samples with dataset.of_sequences(length)"

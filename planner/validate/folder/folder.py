@@ -71,11 +71,7 @@ class FolderCheck:
 def check_folder(
     folder: Path, config: Path | None = None, machine: str = "dgx-h100"
 ) -> FolderCheck:
-    """Trace one rank of an emitted folder's job and compare it with its estimate.
-
-    `config`: config.json of a model whose fields the catalogue does not hold. Raises PlannerError
-    if the folder's job cannot run without a device.
-    """
+    """Trace one rank of an emitted folder's job and compare it with its estimate."""
     stated = read_configuration(folder / "layout.json")
     name = stated.framework.partition("+")[0]
     layout, workload = Layout(**stated.layout), Workload(**dict(stated.workload))

@@ -104,10 +104,7 @@ def _grouped(kernels: dict[str, Any], how: str) -> dict[str, Any]:
 def _sustained(
     kernels: dict[str, Any], best: dict[str, float], units: float
 ) -> tuple[float, float]:
-    """Fit the sustained fraction so that `gemm_s` matches the median product; also its error.
-
-    Counted: products in the format of attention, which is that of training on this device.
-    """
+    """Fit the sustained fraction so that `gemm_s` matches the median product; also its error."""
     ratios, trained = [], kernels["attention"][0]["precision"]
     for row in (row for row in kernels["gemm"] if row["precision"] == trained):
         element = 4 if row["precision"] in ("fp32", "tf32") else 2
@@ -172,10 +169,7 @@ def _node(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def _links(rows: list[dict[str, Any]], runtime: str) -> tuple[dict[str, float], float]:
-    """Fit latencies, rate and relative rates to collectives by the planner's formulas; the error.
-
-    On a CPU with one protocol that takes a while to start, on other devices with those of NCCL.
-    """
+    """Fit latencies and rates of links to collectives by the planner's formulas; also the error."""
     try:
         from scipy.optimize import minimize
     except ImportError:

@@ -1,11 +1,4 @@
-"""Launch: start ranks on this machine, watch them, and leave nothing behind.
-
-The error names the rank that died or hung and what it did last. If this process is killed, every
-rank sees its pipe close, ends the others, removes the folder and exits.
-
-torch's `elastic.multiprocessing.start_processes` (2.13) blames the first rank that exits: in 1 of 3
-runs one that had lost its peers. It tracks no progress, so a hanging rank never ends a run.
-"""
+"""Launch: start ranks, name one that dies or hangs (torch does not), and leave nothing behind."""
 
 import contextlib
 import math
@@ -22,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from planner.validate.ranks.rank import Rank, RankError, check_limit, watching
+from planner.validate.ranks.rank import LAUNCH, Rank, RankError, check_limit, watching
 from planner.validate.ranks.rank_process import (
     MessageKind,
     find_entry,
@@ -30,15 +23,6 @@ from planner.validate.ranks.rank_process import (
     rank_main,
     stack_file,
 )
-
-_PRELOAD = [
-    "torch",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.optim",
-]
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE_S = 10.0
@@ -94,12 +78,7 @@ def launch(
     on_result: OnResult = None,
     outer: Rank | None = None,
 ) -> list[Any]:
-    """Run `entry` ("module:function") on `world` ranks. Returns its results in rank order.
-
-    The function gets (rank: Rank, payload, send) and may `send` partial results. A rank without
-    progress for `limit_s` counts as hanging. Raises RankError that names the rank at fault. If
-    another launcher started this process as rank `outer`, the function runs here, for one result.
-    """
+    """Run `entry` ("module:function") on `world` ranks, or here as `outer`; results by rank."""
     if outer is not None:
         with watching(outer) as watched_rank:
             return [find_entry(entry)(watched_rank, payload, on_result or (lambda _: None))]
@@ -107,7 +86,7 @@ def launch(
         raise RankError(f"world = {world} must be at least 1; give the number of ranks")
     check_limit(limit_s)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    context.set_forkserver_preload(LAUNCH["preload"])
     folder = private_folder()
     watched: list[RankState] = []
     alive_read, alive_write = context.Pipe(duplex=False)

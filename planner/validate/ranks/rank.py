@@ -1,8 +1,4 @@
-"""Ranks: rank numbers from the launcher's environment, the process group, and a watchdog.
-
-torch's wheels have no MPI backend; mpiexec only numbers the ranks. Before the watchdog ends a rank
-without progress, every rank prints its line: the one at fault does not wait in a collective.
-"""
+"""Ranks: rank numbers from the launcher's environment, the process group, and a watchdog."""
 
 import contextlib
 import os
@@ -15,20 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from planner.describe.files import read_toml
 from planner.errors import PlannerError, shorten
 
-_LAUNCHERS = (
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    (
-        "mpiexec (Open MPI)",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    ),
-    ("mpiexec (MPICH, PALS)", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
-    ("mpiexec (PALS)", "PALS_RANKID", "PALS_NRANKS", "PALS_LOCAL_RANKID"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-)
+LAUNCH = read_toml(Path(__file__).with_name("launch.toml"))
+"""Launchers with their variables, and modules that ranks share."""
 Clock = Callable[[], float]
 _WALL = time.perf_counter
 _PORT = 29500
@@ -105,7 +92,7 @@ class Rank:
 
 
 def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    for launcher, rank_name, world_name, local_name in _LAUNCHERS:
+    for launcher, rank_name, world_name, local_name in LAUNCH["launchers"]:
         # a batch script has these variables too, but is not a job step
         if launcher == "srun" and "SLURM_STEP_ID" not in env:
             continue
@@ -172,8 +159,7 @@ def _meeting_point(env: Mapping[str, str], world: int, launcher: str) -> str:
 
 
 _LEFT_GROUPS: list[Any] = []
-"""Groups that ranks have left, kept alive. A group's destructor would run with the last DDP model:
-it holds Python's lock while it waits for gloo's thread, which may need that lock."""
+"""Groups that ranks have left, alive: a destructor with Python's lock would wait for gloo's."""
 
 
 @contextlib.contextmanager

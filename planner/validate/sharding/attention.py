@@ -1,9 +1,4 @@
-"""Attention: plain, grouped-query and latent, with a model's norms, biases, sinks and ALiBi.
-
-Our own fused kernel has what torch's CPU kernel lacks: two head widths, ALiBi and sinks. It saves
-what accelerator kernels save. Ring attention is torch's own around this kernel, with keys and
-values gathered once in forward and once in backward, as torchtitan does by default.
-"""
+"""Attention: plain, grouped-query and latent, in a fused kernel that saves what accelerators do."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,4 @@
-"""Own module: pipeline stages cut between its units, Linear layers split by columns and rows.
-
-Needs torch alone: emitted folders hold a copy of this file.
-"""
+"""Own module: cut into stages, Linear layers split; needs torch alone, as folders hold a copy."""
 
 import math
 import operator

@@ -1,9 +1,4 @@
-"""Passes: torch's pipeline schedules, chunked loss and AdamW, which run sharded stages.
-
-A chunked loss calls FSDP as torchtitan 0.3 does (components/loss.py, ChunkedLossWrapper): the
-head's weights are all-gathered once for all chunks, its gradient is summed over them and reduced
-after the last one, and the gradient of the residual stream is collected in fp32.
-"""
+"""Passes: torch's pipeline schedules, loss chunked as in torchtitan 0.3, and AdamW."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params, without_frozen, without_tied
 from planner.cost.step.communication.tensor_parallel import stream_bytes
+from planner.describe.files import read_toml
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 
@@ -241,17 +243,7 @@ class _Rank:
             self._add(name, "pipeline", neighbours * layout.grad_accumulation, size)
 
 
-_NAMES = {
-    "data": "dp",
-    "shard": "dp_shard",
-    "second_shard": "reshard",
-    "replica": "dp_replicate",
-    "context": "cp",
-    "expert": "ep",
-    "expert_shard": "edp",
-    "tensor": "tp",
-    "pipeline": "pp",
-}
+_NAMES = read_toml(Path(__file__).with_name("axes.toml"))
 """Axis name of each kind of group in traces; equal groups have the first name."""
 
 

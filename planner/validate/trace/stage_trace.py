@@ -1,8 +1,4 @@
-"""Trace: exact bytes and collectives of one rank, from torch's own sharding, at any scale.
-
-One process has a fake process group and fake tensors. Deep stages are traced at two depths and
-extended linearly, phase by phase, which is exact: each part is linear in the number of layers.
-"""
+"""Trace: exact bytes and collectives of one rank; deep stages are extended from two depths."""
 
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -105,16 +101,6 @@ def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, i
     dense = int(sum(count[stage] for block, count in layers if not block.dispatch_top_k))
     total = int(sum(count[stage] for _, count in layers))
     return before, dense if dense < total else 0, total
-
-
-def stage_requests(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
-    """Make the trace requests of all pipeline stages at full depth."""
-    requests = []
-    for stage in range(layout.pp):
-        check_traceable(scenario, layout, stage)
-        depth = _layers(scenario, layout, stage)[2]
-        requests.append(_request(scenario, layout, stage, depth, "fused"))
-    return requests
 
 
 def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:

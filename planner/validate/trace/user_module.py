@@ -1,12 +1,4 @@
-"""User's module: built with one sample from a function in a file, run as on an accelerator.
-
-`build()` returns a `torch.nn.Module` and one sample of its input without a batch dimension: a
-tensor, a tuple for positional arguments, or a dictionary for keywords.
-
-Fake tensors are CPU tensors. If autograd saves other tensors on an accelerator, those are taken: a
-dropout mask is one byte, fused attention drops inside its kernel, an RMS norm is one kernel, and
-autocast runs in fp32 what CUDA's does.
-"""
+"""User's module: built by a function in a file, run so that it saves what accelerators save."""
 
 from __future__ import annotations
 
@@ -25,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from planner.describe.files import read_toml
 from planner.errors import DescriptionError, shorten, shorten_path
 from planner.validate.sharding.attention import fused_rms_norm
 
@@ -149,15 +142,7 @@ def _line(error: BaseException, path: str) -> str:
     return ""
 
 
-_IN_FP32 = frozenset(
-    (
-        *("layer_norm", "group_norm", "softmax", "log_softmax", "softmin", "softplus"),
-        *("exp", "expm1", "log", "log10", "log1p", "log2", "pow", "__pow__", "__rpow__", "rsqrt"),
-        *("reciprocal", "norm", "normalize", "cosine_similarity", "cdist", "cumprod", "cumsum"),
-        *("cross_entropy", "nll_loss", "kl_div", "l1_loss", "smooth_l1_loss", "mse_loss"),
-        *("binary_cross_entropy_with_logits", "cosine_embedding_loss", "triplet_margin_loss"),
-    )
-)
+_IN_FP32 = frozenset(read_toml(Path(__file__).with_name("autocast.toml"))["in_fp32"])
 """Functions that CUDA's autocast runs in fp32, but the CPU's does not."""
 _EPS = 1e-6
 _ATTENTION = functional.scaled_dot_product_attention

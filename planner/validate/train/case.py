@@ -3,10 +3,8 @@
 import itertools
 import logging
 import math
-import os
 import platform
 import statistics
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -45,7 +43,7 @@ def run_cases(
     rank.report("joining the process group")
     with joined(rank):
         for case in payload["cases"]:
-            result = _Case(rank, case, payload.get("fault", "")).run(references)
+            result = _Case(rank, case).run(references)
             results.append(result)
             if rank.rank == 0:
                 send(result)
@@ -53,8 +51,8 @@ def run_cases(
 
 
 class _Case:
-    def __init__(self, rank: Rank, case: dict[str, Any], fault: str) -> None:
-        self.rank, self.case, self.fault = rank, case, fault
+    def __init__(self, rank: Rank, case: dict[str, Any]) -> None:
+        self.rank, self.case = rank, case
         self.spread = spread_of(case["strategy"], rank.world)
         self.task = fit_task(make_task(**case["task"]), self.spread)
 
@@ -100,28 +98,12 @@ class _Case:
         losses, recorder = [], CollectiveRecorder()
         for step in range(_CHECKED_STEPS):
             self._say(f"step {step + 1} of {_CHECKED_STEPS}")
-            self._fail_on_purpose(step, trainer)
             if step < _CHECKED_STEPS - 1:
                 losses.append(trainer.step(step))
             else:
                 with recorder:
                     losses.append(trainer.step(step))
         return losses, recorder
-
-    def _fail_on_purpose(self, step: int, trainer: Trainer) -> None:
-        """Inject a fault for tests: `kind:rank:step` makes a rank die, hang or compute wrongly."""
-        if not self.fault:
-            return
-        kind, rank, when = self.fault.split(":")
-        if int(rank) != self.rank.rank or int(when) != step:
-            return
-        if kind == "die":
-            os.kill(os.getpid(), 9)
-        elif kind == "hang":
-            time.sleep(1e6)
-        elif kind == "disagree":
-            with torch.no_grad():
-                next(trainer.chunks[0].parameters()).mul_(1.01)
 
     def _compare(
         self, trainer: Trainer, losses: list[float], reference: tuple[list[float], Tensors]

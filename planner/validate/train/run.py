@@ -1,7 +1,6 @@
 """Run: train small shards on real ranks under every strategy, and compare the estimates."""
 
 import json
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.files import write_atomically
 from planner.describe.model.model import Model
-from planner.describe.model.traced_file import is_python_file, split_name
-from planner.errors import PlannerError, shorten
+from planner.describe.model.traced_file import is_python_file
+from planner.errors import PlannerError
 from planner.validate.ranks.launch import launch
 from planner.validate.ranks.rank import RankError, check_limit, external_rank, num_cores
 from planner.validate.sharding.adapter import require_torch
@@ -29,7 +28,7 @@ from planner.validate.train.tasks import (
 )
 
 MAX_WORLD = 64
-FAULTS = ("die", "hang", "disagree")
+CASES = "planner.validate.train.case:run_cases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,6 @@ class RunOptions:
     sequence: int = 128
     profile: str = ""
     """Machine name or profile; if stated, cases get a step time estimated for it."""
-    fault: str = ""
-    """For tests: `kind:rank:step`, kind one of FAULTS."""
 
 
 def run(options: RunOptions) -> dict[str, Any] | None:
@@ -83,9 +80,9 @@ def run(options: RunOptions) -> dict[str, Any] | None:
         progress.finished(case)
 
     launch(
-        "planner.validate.train.case:run_cases",
+        CASES,
         world,
-        {"cases": cases, "fault": options.fault},
+        {"cases": cases},
         limit_s=options.limit_s,
         progress=progress.at,
         on_result=finished,
@@ -126,12 +123,6 @@ def _check(options: RunOptions, world: int) -> None:
             f"steps = {options.timed_steps} must not be negative, and attempts = "
             f"{options.attempts} must be at least 1"
         )
-    faults = rf"({'|'.join(FAULTS)}):\d{{1,4}}:\d{{1,4}}"
-    if options.fault and not re.fullmatch(faults, options.fault):
-        raise RankError(
-            f"fault = {shorten(options.fault, 40)!r} must be KIND:RANK:STEP with a kind of "
-            f"{', '.join(FAULTS)}; give for example die:1:2"
-        )
     for name in options.strategies:
         if name != "all" and name not in STRATEGIES:
             raise RankError(f"unknown strategy {name!r}; use all or {', '.join(STRATEGIES)}")
@@ -139,8 +130,7 @@ def _check(options: RunOptions, world: int) -> None:
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
     model = _model(options).model_dump(mode="json")
-    own = dict(zip(("path", "function"), split_name(options.model), strict=True))
-    task = make_task(model, options.batch, options.sequence, **own)
+    task = make_task(model, options.batch, options.sequence, options.model)
     cases, skipped = [], []
     everything = "all" in options.strategies
     for strategy in STRATEGIES if everything else options.strategies:

@@ -3,41 +3,26 @@
 import functools
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from planner.describe.files import read_toml
 from planner.describe.model.model import Model
-from planner.describe.model.traced_file import Traced
+from planner.describe.model.traced_file import Traced, split_name
 from planner.errors import DescriptionError, LayoutError
 from planner.validate.sharding import own_module
 from planner.validate.sharding.models import Stage, cross_entropy, unsupported
 from planner.validate.sharding.shard import tensor_parallel
-from planner.validate.trace.user_module import build_module
+from planner.validate.trace.user_module import Sample, build_module
 from planner.validate.train.strategies import Spread
 
 Tensors = dict[str, Tensor]
 _MOST_ELEMENTS = 500_000_000
-SMALL_GPT = Model(
-    name="small-gpt",
-    family="gpt",
-    num_layers=4,
-    hidden_size=256,
-    num_heads=4,
-    num_kv_heads=4,
-    head_dim=64,
-    ffn_size=1024,
-    vocab_size=512,
-    norm="layernorm",
-    gated_mlp=False,
-    activation="gelu",
-    position="learned",
-    mlp_bias=True,
-    num_position_rows=128,
-    max_sequence_length=128,
-)
+SMALL_GPT = Model.described(read_toml(Path(__file__).with_name("small_gpt.toml")))
 """Model that is trained if the user names none."""
 
 
@@ -70,20 +55,17 @@ class Task:
         first, last = layers.start == 0, layers.stop == self.depth
         return Stage(self.model, layers, first=first, last=last)
 
-    def layers(self, chunk: nn.Module) -> list[nn.Module]:
+    def layers(self, chunk: Any) -> list[nn.Module]:
         """Layers of a chunk, which FSDP shards one by one."""
-        assert isinstance(chunk, Stage)
         return [*chunk.layers.values()]
 
-    def prepare(self, chunk: nn.Module) -> None:
+    def prepare(self, chunk: Any) -> None:
         """Compute the tables of rotary positions."""
-        assert isinstance(chunk, Stage)
         device = next(chunk.parameters()).device
         chunk.default_rope = chunk.tables(self.sequence, device, torch.float32)
 
-    def split(self, chunk: nn.Module, mesh: DeviceMesh, spread: Spread) -> None:
+    def split(self, chunk: Any, mesh: DeviceMesh, spread: Spread) -> None:
         """Split a chunk over tensor-parallel ranks, with the logits whole."""
-        assert isinstance(chunk, Stage)
         tensor_parallel(chunk, mesh, spread.sequence_parallel, whole_logits=True)
 
     def fit(self, spread: Spread) -> Self:
@@ -109,8 +91,8 @@ class Task:
 class OwnTask(Task):
     """A user's module on fixed random samples."""
 
-    path: str = ""
-    function: str = ""
+    file: str = ""
+    """FILE.py:FUNCTION that builds it."""
 
     @property
     def stream(self) -> tuple[int, int]:
@@ -119,7 +101,7 @@ class OwnTask(Task):
 
     def module(self, layers: range) -> nn.Module:
         """Build consecutive units, with what runs before the first and after the last."""
-        module, units = _build(self.path, self.function), [*self.traced.units]
+        module, units = _build(self.file)[0], [*self.traced.units]
         ends = [place for place in (layers.start, layers.stop) if 0 < place < self.depth]
         if not ends:
             return module
@@ -161,7 +143,7 @@ class OwnTask(Task):
     def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
         """Samples for the whole batch of a step; the loss needs no targets."""
         seeded = torch.Generator().manual_seed(2000 + step)
-        sample = _sample(self.path, self.function)
+        sample = _sample(self.file)
         x = torch.randn((self.batch, *sample.shape), generator=seeded).to(sample.dtype)
         return x, torch.zeros(self.batch)
 
@@ -172,20 +154,20 @@ class OwnTask(Task):
         return 1 + (output * weights.view_as(output[0])).mean()
 
 
-def _build(path: str, function: str) -> nn.Module:
-    return build_module(path, function, f"{path}:{function}", device="cpu")[0]
+def _build(file: str) -> tuple[nn.Module, Sample]:
+    return build_module(*split_name(file), file, device="cpu")
 
 
 @functools.cache
-def _sample(path: str, function: str) -> Tensor:
+def _sample(file: str) -> Tensor:
     """One sample of a module of one tensor."""
-    module, sample = build_module(path, function, f"{path}:{function}", device="cpu")
+    module, sample = _build(file)
     args, keywords = sample.batch(2)
     with torch.no_grad():
         result = module(*args, **keywords)
     if len(args) != 1 or keywords or not isinstance(result, Tensor) or result.shape[:1] != (2,):
         raise DescriptionError(
-            f"{path}:{function} cannot be run: `planner validate run` takes a module of one tensor "
+            f"{file} cannot be run: `planner validate run` takes a module of one tensor "
             "with one result for each sample; wrap it in one"
         )
     return args[0][0]
@@ -194,13 +176,11 @@ def _sample(path: str, function: str) -> Tensor:
 def fields_of(task: Task) -> dict[str, Any]:
     """Return the arguments of `make_task` for a task, as plain data."""
     model = task.model.model_dump(mode="json")
-    own = {"path": task.path, "function": task.function} if isinstance(task, OwnTask) else {}
-    return {"model": model, "batch": task.batch, "sequence": task.sequence, **own}
+    file = task.file if isinstance(task, OwnTask) else ""
+    return {"model": model, "batch": task.batch, "sequence": task.sequence, "file": file}
 
 
-def make_task(
-    model: dict[str, Any], batch: int, sequence: int, path: str = "", function: str = ""
-) -> Task:
+def make_task(model: dict[str, Any], batch: int, sequence: int, file: str = "") -> Task:
     """Make a task from a model's fields. Raises DescriptionError if it cannot be trained."""
     described = Model.described(model, where="model")
     if described.traced is None and (reason := _reason_not_trained(described)):
@@ -210,7 +190,7 @@ def make_task(
             raise DescriptionError(f"{name} = {size} must be at least 1; give a positive number")
     task = Task(described, batch, sequence)
     if described.traced is not None:
-        task = OwnTask(described, batch, 1, path, function)
+        task = OwnTask(described, batch, 1, file)
     num_elements = max(4 * described.num_params, batch * math.prod(task.stream) * task.depth)
     if num_elements > _MOST_ELEMENTS:
         raise DescriptionError(

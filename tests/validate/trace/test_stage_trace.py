@@ -24,9 +24,10 @@ from planner.validate.trace.compare import (
     report_text,
 )
 from planner.validate.trace.expected_collectives import expected_collectives
-from planner.validate.trace.stage_trace import stage_requests, trace
+from planner.validate.trace.stage_trace import trace
 from planner.validate.trace.tracer import TraceError, Tracer
 from tests import descriptions
+from tests.validate.trace.test_trace_ranks import stage_requests
 
 pytest.importorskip("torch")
 

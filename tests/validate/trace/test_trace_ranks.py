@@ -12,7 +12,7 @@ from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.validate.ranks.launch import launch
 from planner.validate.ranks.rank import Rank, joined
-from planner.validate.trace.stage_trace import stage_requests
+from planner.validate.trace import stage_trace
 from planner.validate.trace.tracer import Tracer
 from tests.descriptions import scenario
 
@@ -86,6 +86,15 @@ def measure_on_ranks(rank: Rank, payload: dict[str, Any], _: Any) -> list[dict[s
 
 def _peak(found: dict[str, Any]) -> int:
     return max(sum(parts.values()) for parts in found["peaks"].values())
+
+
+def stage_requests(asked: Scenario, layout: Layout) -> list[dict[str, Any]]:
+    """Requests to trace all pipeline stages at full depth."""
+    depths = [stage_trace._layers(asked, layout, stage)[2] for stage in range(layout.pp)]
+    return [
+        stage_trace._request(asked, layout, stage, depth, "fused")
+        for stage, depth in enumerate(depths)
+    ]
 
 
 @pytest.mark.parametrize("cases", [ON_TWO, ON_FOUR], ids=["2 ranks", "4 ranks"])

@@ -74,8 +74,6 @@ def test_busy_cores_are_tried_again(loads: list[Load], attempts: int, monkeypatc
         ({"batch": 10**6}, "too large for a small shard"),
         ({"world": 8, "strategies": ("tp",)}, "is not run over tp = 8"),
         ({"attempts": 0}, "attempts"),
-        ({"fault": "x"}, "fault = 'x' must be KIND:RANK:STEP"),
-        ({"fault": "die:1"}, "give for example die:1:2"),
         ({"limit_s": float("nan")}, "limit = nan s must be at least 5 s"),
     ],
 )
@@ -108,11 +106,11 @@ def test_every_strategy_equals_the_single_process(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == results
 
 
-def _command(*arguments: str) -> list[str]:
+def _command(*arguments: str, fault: str = "") -> list[str]:
     return [
         sys.executable,
         "-m",
-        "planner",
+        *(("tests.validate.train.faults", fault) if fault else ("planner",)),
         "validate",
         "run",
         "--cpu",
@@ -158,10 +156,10 @@ def _folders(folder: Path) -> list[Path]:
     return [*folder.glob("planner-validate-*"), *folder.glob("pymp-*")]
 
 
-def _run_command(folder: Path, *arguments: str) -> tuple[int, str]:
+def _run_command(folder: Path, *arguments: str, fault: str = "") -> tuple[int, str]:
     """Exit code and standard error; checks that it ends and that nothing is left behind."""
     process = subprocess.Popen(
-        _command(*arguments),
+        _command(*arguments, fault=fault),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -175,7 +173,7 @@ def _run_command(folder: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.alone
 def test_a_rank_that_dies(tmp_path: Path) -> None:
-    code, errors = _run_command(tmp_path, "--fault", "die:1:2")
+    code, errors = _run_command(tmp_path, fault="die:1:2")
     assert code == 2
     assert "rank 1 of 2 was ended by SIGKILL" in errors
     assert "step 3 of 4" in errors
@@ -184,15 +182,15 @@ def test_a_rank_that_dies(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_a_rank_that_sleeps_forever(tmp_path: Path) -> None:
-    code, errors = _run_command(tmp_path, "--fault", "hang:1:2", "--limit", HANG_S)
+    code, errors = _run_command(tmp_path, "--limit", HANG_S, fault="hang:1:2")
     assert code == 2
     assert "rank 1 of 2 hangs: no progress" in errors
-    assert "case.py" in errors  # where it stands
+    assert "faults.py" in errors  # where it stands
 
 
 @pytest.mark.alone
 def test_a_rank_that_disagrees(tmp_path: Path) -> None:
-    code, errors = _run_command(tmp_path, "--fault", "disagree:1:3")
+    code, errors = _run_command(tmp_path, fault="disagree:1:3")
     assert code == 2
     assert "rank 1 of 2 disagrees with the single process" in errors
 
@@ -201,7 +199,7 @@ def test_a_rank_that_disagrees(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_ranks_end_with_their_supervisor(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        _command("--fault", "hang:1:1"),
+        _command(fault="hang:1:1"),
         stderr=subprocess.PIPE,
         text=True,
         env=_environment(tmp_path),
@@ -290,7 +288,7 @@ def test_a_rank_that_hangs_under_torchrun(tmp_path: Path) -> None:
         "--standalone",
         "--nproc-per-node",
         "2",
-        *_command("--limit", HANG_S, "--fault", "hang:1:2")[1:],
+        *_command("--limit", HANG_S, fault="hang:1:2")[1:],
     ]
     done = subprocess.run(
         command,
@@ -302,7 +300,7 @@ def test_a_rank_that_hangs_under_torchrun(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "rank 1 of 2 has made no progress" in done.stderr
-    assert "in case.py" in done.stderr
+    assert "in faults.py" in done.stderr
 
 
 @pytest.mark.alone
