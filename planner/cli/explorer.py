@@ -52,6 +52,7 @@ def app_command(
         )
     arguments = server_arguments(port, address, base_url)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FITS))  # until the server takes over
+    from click import Abort
     from streamlit.web.cli import main
 
     if not headless:
@@ -61,7 +62,10 @@ def app_command(
     # visitors would read the owner's private models: the hub is asked without a token
     os.environ["HF_HUB_DISABLE_IMPLICIT_TOKEN"] = str(int(not hub_token))
     # the server is this process: it ends with it, whatever ends it
-    main(arguments, prog_name="streamlit", standalone_mode=False)
+    try:
+        main(arguments, prog_name="streamlit", standalone_mode=False)
+    except Abort:  # what Streamlit's own parser makes of Ctrl-C
+        raise KeyboardInterrupt from None
     return FITS
 
 

@@ -21,7 +21,8 @@ from planner.cli.options.option_groups import spread
 from planner.cli.options.option_styles import AsCsv, AsJson, Tokens
 from planner.cli.settings import value_of
 from planner.cli.waiting import waiting
-from planner.errors import FITS, NOTHING_FITS, PlannerError
+from planner.describe.files import write_atomically
+from planner.errors import FITS, NOTHING_FITS
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
@@ -70,7 +71,7 @@ def plan_command(
         learned, [(answered.scenario_of(candidate), candidate) for candidate in answer.listed]
     )
     if report is not None:
-        _write(report, answer.report(job.model, job.machine), "report")
+        write_atomically(report, answer.report(job.model, job.machine))
     if as_json:
         print(lessons.to_json(answer.as_dict()))
     elif as_csv:
@@ -236,7 +237,7 @@ def simulate_command(
         experience=experience_of(options.learned()),
     )
     if trace is not None:
-        _write(trace, json.dumps(step.to_trace(), allow_nan=False), "trace")
+        write_atomically(trace, json.dumps(step.to_trace(), allow_nan=False))
     if as_json:
         print(json.dumps(step.to_dict(), indent=1, allow_nan=False))
     else:
@@ -248,16 +249,6 @@ def simulate_command(
             print(f"\nThe trace is in {trace}: open it at ui.perfetto.dev or in chrome://tracing.")
         _print_link(options, machine, step.estimate)
     return FITS if step.estimate.fits else NOTHING_FITS
-
-
-def _write(path: Path, text: str, title: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PlannerError(
-            f"cannot write the {title} to {path}: {error.strerror}; give a file in a folder that "
-            "you may write to"
-        ) from None
 
 
 _LONGEST = 120

@@ -101,6 +101,8 @@ def _digits(where: str) -> CatalogueError:
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file's content atomically; on failure leave it unchanged and raise WriteError."""
+    if path.exists() and not path.is_file():
+        raise WriteError(f"{shorten_path(path)} is not a regular file; name a file")
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
