@@ -122,7 +122,8 @@ class _Table:
             selected = rows[(rows >= start) & (rows < end)]
             if len(selected):
                 estimates = estimate_times(part.scenario, part.footprints.take(selected - start))
-                estimated |= {int(row): estimates[i] for i, row in enumerate(selected)}
+                plain = estimates.rows(range(len(selected)))
+                estimated |= dict(zip(selected.tolist(), plain, strict=True))
         return tuple(estimated[int(row)] for row in rows)
 
 
