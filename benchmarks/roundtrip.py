@@ -126,7 +126,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
         vpp=vpp,
         schedule=schedule,
         sequence_parallel=degrees["tp"] > 1
-        and (split == "with-tp" or (split == "optional" and draw.random() < 0.5)),
+        and (split == "by-default" or (split == "optional" and draw.random() < 0.5)),
         zero_stage=draw.choice(framework.zero_stages),
         micro_batch=draw.choice([1, 2, 3, 4, 8]),
         grad_accumulation=draw.choice([1, 2, 3, 8, 16]),

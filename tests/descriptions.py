@@ -38,12 +38,15 @@ def default_scenario(
     machine: str | Machine = "polaris",
     **workload: object,
 ) -> Scenario:
-    """Make a scenario like `scenario`, but with the package's defaults of a workload."""
+    """Make a scenario like `scenario`, but with the package's defaults of a workload.
+
+    A framework by its name runs its own blocks, also for models that its code does not build.
+    """
     return Scenario(
         load_model(model) if isinstance(model, str) else model,
         load_machine(machine) if isinstance(machine, str) else machine,
         Workload.described(workload),
-        load_framework(framework) if isinstance(framework, str) else framework,
+        load_framework(framework).with_own_blocks() if isinstance(framework, str) else framework,
     )
 
 

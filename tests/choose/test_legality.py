@@ -102,11 +102,6 @@ def test_a_legal_layout_passes() -> None:
         ),
         (
             {"framework": "fsdp2"},
-            {},
-            r"tp = 4 without sequence_parallel: fsdp2 always splits the sequence over tp",
-        ),
-        (
-            {"framework": "fsdp2"},
             {
                 "sequence_parallel": True,
                 "pp": 2,

@@ -179,17 +179,11 @@ def _split_sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Itera
         )
 
 
-@rule("sequence parallelism is not as the framework has it", "tp", "sequence_parallel")
+@rule("the framework has no sequence parallelism", "tp", "sequence_parallel")
 def _sequence_kind(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[str]:
     name, kind = q.framework.name, q.framework.sequence_parallel
     if breaks(x.splits_sequence & (kind == "never")):
         yield f"sequence_parallel: {name} splits no sequence over tp; leave it out"
-    has_sequence = q.model.traced is None
-    if breaks((x.tp > 1) & ~x.splits_sequence & (kind == "with-tp") & has_sequence):
-        yield (
-            f"tp = {y.tp} without sequence_parallel: {name} always splits the sequence over tp; "
-            "switch it on"
-        )
 
 
 @rule("overlap of tp needs sequence parallelism inside a node", "tp", "sequence_parallel")

@@ -193,7 +193,7 @@ def _completed(scenario: Scenario, layouts: Layouts) -> Layouts:
     """Set the framework's pipeline schedule and sequence parallelism."""
     plain = [name for name in scenario.framework.schedules if name in ("1f1b", "gpipe")]
     schedule = SCHEDULES.index(plain[-1] if plain else "1f1b")
-    with_tp = scenario.framework.sequence_parallel in ("with-tp", "by-default")
+    with_tp = scenario.framework.sequence_parallel == "by-default"
     return replace(
         layouts,
         schedule=np.where(layouts.piped, schedule, layouts.schedule),

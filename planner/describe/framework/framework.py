@@ -118,7 +118,7 @@ class Framework(Description):
         "attention-core"
     )
     """Selective recompute: repeat the attention core, or keep outputs of all or half the GEMMs."""
-    sequence_parallel: Literal["never", "with-tp", "by-default", "optional"] = "never"
+    sequence_parallel: Literal["never", "by-default", "optional"] = "never"
     """Norms and dropout are split inside the tp group; by-default: the search has it alone."""
     offload_optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
     """Places for offloaded optimizer states."""
