@@ -181,7 +181,7 @@ def measure_cases(
     """Measure all cases of one number of ranks in one process group."""
     rank.report("joining the process group")
     with joined(rank):
-        return [_Row(rank, case, "").measure(payload["patience"]) for case in payload["cases"]]
+        return [_Row(rank, case).measure(payload["patience"]) for case in payload["cases"]]
 
 
 def _case(shape: Shape) -> dict[str, Any]:

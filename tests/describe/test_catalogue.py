@@ -432,7 +432,8 @@ def test_kernels_that_a_runtime_lacks_are_not_used_there(machine: str, fused: bo
     assert (kernels.fused_rope, kernels.fused_residual, kernels.fused_optimizer) == (fused,) * 3
     assert kernels.fused_norm
     # what others run is not said to lack anything
-    assert scenario(framework="fsdp2", machine=machine).framework == load_framework("fsdp2")
+    fsdp2 = load_framework("fsdp2").with_own_blocks()
+    assert scenario(framework="fsdp2", machine=machine).framework == fsdp2
 
 
 @pytest.mark.parametrize(

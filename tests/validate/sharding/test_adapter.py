@@ -13,7 +13,7 @@ from planner.validate.sharding import adapter
 pytest.importorskip("torch")
 
 PRIVATE: dict[str, tuple[str, ...]] = {
-    "torch.distributed._functional_collectives.AsyncCollectiveTensor": ("recorders.py",),
+    "torch.distributed._functional_collectives.AsyncCollectiveTensor": (),
     "torch._subclasses.fake_tensor.FakeTensorMode": (),
     "torch.distributed._composable.replicate_with_fsdp.replicate": (),
     "torch.distributed._functional_collectives.all_to_all_single": (),
