@@ -3,8 +3,8 @@
     python -m benchmarks.probe            # 5 to 10 minutes; writes docs/reference/probe.md
 
 Ranks are processes with gloo. `planner calibrate` measures kernels and links. The small shards are
-the candidates that remove most of the variance of the rows' errors for their time, by the hierarchy
-that `--measured` reads runs with. Rows and shards are estimated by the planner's cost model alone.
+the candidates that remove most of the variance of the rows' errors for the time of a run in
+`planner emit --probe`, by the hierarchy that `--measured` reads runs with. Rows and shards are estimated by the planner's cost model alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import typer
 
+from planner.choose.jobs.probe import START_S, STEPS
 from planner.cost.scenario.experience import Experience, variance_removed
 from planner.cost.scenario.prior import Traits, priors
 from planner.cost.shards.layouts import Layouts
@@ -269,7 +270,7 @@ def choose(machine: Machine, count: int) -> list[Shape]:
         known = Traits.joined([traits[place] for place in chosen]) if chosen else None
         removed = variance_removed(priors().step_time, Traits.joined([targets, *traits]), known)
         gain = removed[: len(wanted), len(wanted) :].sum(axis=0)
-        gain /= [1.0 + 20 * score.estimate.step_time_s for score in every]
+        gain /= [START_S + STEPS * score.estimate.step_time_s for score in every]
         gain[chosen] = 0.0
         chosen.append(int(np.argmax(gain)))
     return [CANDIDATES[place] for place in chosen]
@@ -380,7 +381,7 @@ def _calibrated(patience: int) -> Machine:
 def main(
     output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = PAGE,
     profile: Annotated[str, typer.Option(help="Profile of this machine; empty: measure it.")] = "",
-    shards: Annotated[int, typer.Option(min=2, max=5, help="Small shards.")] = 4,
+    shards: Annotated[int, typer.Option(min=2, max=5, help="Small shards.")] = 5,
     rows: Annotated[int, typer.Option(min=1, help="Rows to run, spread evenly.")] = len(ROWS),
     patience: Annotated[int, typer.Option(min=1, help="Attempts while the cores are busy.")] = 5,
 ) -> None:

@@ -27,7 +27,8 @@ STEPS = 30
 """Steps of a run: the first ones warm up."""
 LIMIT_S = 600.0
 """Wall time of the job that makes all runs [s]."""
-_START_S = 90.0  # own choice: processes, groups and a small model start in less
+START_S = 90.0  # own choice: processes, groups and a small model start in less
+"""Start of a run [s]."""
 _MOST_RUNS, _MOST_NODES = 4, 2
 _LEAST_GAIN = 0.01  # own choice: share of the first variance that a further run must remove
 
@@ -43,7 +44,7 @@ class ProbeRun:
     @property
     def seconds(self) -> float:
         """Time of the run with its start, at the slow end of the interval [s]."""
-        return _START_S + STEPS * self.estimate.interval_step_time_s[1]
+        return START_S + STEPS * self.estimate.interval_step_time_s[1]
 
     @property
     def text(self) -> str:
