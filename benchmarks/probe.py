@@ -4,7 +4,8 @@
 
 Ranks are processes with gloo. `planner calibrate` measures kernels and links. The small shards are
 the candidates that remove most of the variance of the rows' errors for the time of a run in
-`planner emit --probe`, by the hierarchy that `--measured` reads runs with. Rows and shards are estimated by the planner's cost model alone.
+`planner emit --probe`, by the hierarchy that `--measured` reads runs with. Rows and shards are
+estimated by the planner's cost model alone.
 """
 
 from __future__ import annotations
