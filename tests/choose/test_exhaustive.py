@@ -93,6 +93,9 @@ def every_layout(scenario: Scenario, world: int) -> Layouts:
             even = (columns["vpp"] == 1) | (layers % chunks == 0)
             keep(even)
         rules()
+    # a framework that splits sequences with tp by default is searched only so
+    if scenario.framework.sequence_parallel == "by-default":
+        keep((columns["sequence_parallel"] == 1) == (columns["tp"] > 1))
     mask, _ = legal(scenario, Layouts.broadcast(**columns), set(Layout.model_fields))
     keep(mask)
     # states that one replica shares with nobody are held whole, unless the host holds them

@@ -7,7 +7,7 @@ import pytest
 from planner.choose.jobs.job_search import framework_notes, unwritable_layout_notes
 from planner.choose.jobs.job_spec import JobSpec, frameworks_for
 from planner.choose.planning import estimate
-from planner.describe.catalogue import load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
@@ -54,7 +54,7 @@ def test_a_framework_that_is_named_is_searched_wherever_it_runs() -> None:
 )
 def test_a_recommended_layout_that_no_file_says_is_named(layout: Layout, said: str) -> None:
     """torchtitan trains no adapters: around the model's own code FSDP2 shards, and nothing else."""
-    asked = scenario("llama-3-8b", "fsdp2", "dgx-h100", lora_rank=8)
+    asked = scenario("llama-3-8b", load_framework("fsdp2"), "dgx-h100", lora_rank=8)
     found = estimate(
         asked.model, asked.machine, layout, workload=asked.workload, framework=asked.framework
     )
