@@ -116,7 +116,7 @@ def ask(arguments: list[str]) -> None:
     if code == 2:
         raise Refused("usage" if said.getvalue().startswith("Usage:") else said.getvalue())
     if code not in (0, 1, 3):
-        raise Odd(f"exit code {code}")
+        raise Odd(f"exit code {code}: {said.getvalue()[-300:]}")
     if "--json" in arguments and printed.getvalue()[:1] in ("{", "["):
         check_finite(json.loads(printed.getvalue()))
 
