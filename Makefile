@@ -77,7 +77,7 @@ docs: .venv/documented
 
 release: .venv/installed
 	$(PIP) build twine
-	$(BIN)/python -m tests.release
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m tests.release
 
 # pip's own report; without the extras of tests and documentation
 sbom: .venv/installed
