@@ -38,13 +38,13 @@ _RESTS = """() => new Promise(resolve => {
   const look = () => {
     const app = document.querySelector('[data-testid=stApp]');
     const rests = app && app.getAttribute('data-test-script-state') === 'notRunning'
-      && document.querySelector('h1');
+      && document.querySelector('h1') && document.querySelector('.st-key-pages a');
     if (!rests) since = performance.now();
     if (performance.now() - since > 250) resolve(true); else setTimeout(look, 25);
   };
   look();
 })"""
-"""The script has run, and no event that was under way has started it again."""
+"""The script has run, the page and its links are drawn, and no event under way started it again."""
 
 
 class Browsed:

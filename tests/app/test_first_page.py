@@ -254,9 +254,12 @@ def test_the_navigation_of_a_phone_takes_two_lines(window: Callable[[], Any]) ->
     here = window()
     here.page.set_viewport_size({"width": 390, "height": 844})
     here.open(_QUERY)
+    anchors = here.page.locator(".st-key-pages a")
+    # links are drawn one by one
+    anchors.nth(9).wait_for()
     name, *links = (
         here.page.get_by_text("Parallelism planner").first.bounding_box(),
-        *(link.bounding_box() for link in here.page.locator(".st-key-pages a").all()),
+        *(link.bounding_box() for link in anchors.all()),
     )
     assert len(links) == 10
     assert len({link["y"] for link in links}) == 1
