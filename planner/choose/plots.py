@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from planner.choose.search import Candidates, SearchScope
 from planner.choose.search.recommendation import trade_offs
 from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.arrays import Int
-from planner.cost.estimate import Estimate, estimate_times
+from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
@@ -86,10 +86,13 @@ def space_of(candidates: Sequence[Candidates], tolerance: float | None = None) -
     table = _Table(parts)
     limit = _CUT * max(table.limit_bytes, float(np.min(table.memory_bytes)))
     rows = np.flatnonzero(table.memory_bytes <= limit)
+    cells, front, cloud = table.estimates(
+        _cells(table), _front(table), rows[:: max(len(rows) // _CLOUD, 1)]
+    )
     return LayoutSpace(
-        cells=table.estimates(_cells(table)),
-        front=table.estimates(_front(table)),
-        cloud=table.estimates(rows[:: max(len(rows) // _CLOUD, 1)]),
+        cells=cells,
+        front=front,
+        cloud=cloud,
         choices=trade_offs(parts, tolerance),
         num_candidates=len(table),
         num_fitting=int(np.count_nonzero(table.fits)),
@@ -115,16 +118,13 @@ class _Table:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def estimates(self, rows: Int) -> tuple[Estimate, ...]:
-        """Estimate layouts, whether they fit or not, in the order of `rows`."""
-        estimated: dict[int, Estimate] = {}
+    def estimates(self, *lists: Int) -> Iterator[tuple[Estimate, ...]]:
+        """Estimate lists of layouts, whether they fit or not, each in its order."""
+        rows, estimated = np.unique(np.concatenate(lists)), dict[int, Estimate]()
         for part, (start, end) in zip(self.parts, itertools.pairwise(self._starts), strict=True):
             selected = rows[(rows >= start) & (rows < end)]
-            if len(selected):
-                estimates = estimate_times(part.scenario, part.footprints.take(selected - start))
-                plain = estimates.rows(range(len(selected)))
-                estimated |= dict(zip(selected.tolist(), plain, strict=True))
-        return tuple(estimated[int(row)] for row in rows)
+            estimated |= zip(selected.tolist(), part.rows(selected - start), strict=True)
+        return (tuple(estimated[row] for row in each.tolist()) for each in lists)
 
 
 def _front(table: _Table) -> Int:

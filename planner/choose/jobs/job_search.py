@@ -72,10 +72,9 @@ def _search_all(
     candidates: list[JobCandidates] = [{} for _ in jobs]
     scopes = [scope] * len(jobs)
     for name in sorted(reversed(scenarios), key=lambda name: -len(scenarios[name].framework.axes)):
-        keys = {row: (job[name], scopes[row]) for row, job in enumerate(jobs) if name in job}
-        for rows in _alike(keys):
-            pairs = [(jobs[row][name], worlds[row]) for row in rows]
-            parts = search_together(pairs, within, scopes[rows[0]])
+        for rows in _alike({row: job[name] for row, job in enumerate(jobs) if name in job}):
+            alike = [(jobs[row][name], worlds[row], scopes[row]) for row in rows]
+            parts = search_together(alike, within)
             for row, part in zip(rows, parts, strict=True):
                 candidates[row][name] = part
                 top_time_s = min(scopes[row].top_time_s, part.top_time_s)
@@ -83,20 +82,20 @@ def _search_all(
     return [{name: each[name] for name in job} for job, each in zip(jobs, candidates, strict=True)]
 
 
-def _alike(scenarios: Mapping[int, tuple[Scenario, SearchScope]]) -> list[list[int]]:
-    """Group scenarios of one scope that differ in their batch alone."""
-    groups: list[tuple[Scenario, SearchScope, list[int]]] = []
-    for row, (each, scope) in scenarios.items():
+def _alike(scenarios: Mapping[int, Scenario]) -> list[list[int]]:
+    """Group scenarios that differ in their batch alone."""
+    groups: list[tuple[Scenario, list[int]]] = []
+    for row, each in scenarios.items():
         batch = each.workload.global_batch
-        for first, scope_of_first, rows in groups:
+        for first, rows in groups:
             workload = first.workload.model_copy(update={"global_batch": batch})
-            is_alike = replace(first, workload=workload) == each and scope == scope_of_first
+            is_alike = replace(first, workload=workload) == each
             if is_alike and first.experience is each.experience:
                 rows.append(row)
                 break
         else:
-            groups.append((each, scope, [row]))
-    return [rows for _, _, rows in groups]
+            groups.append((each, [row]))
+    return [rows for _, rows in groups]
 
 
 def _search_steps(job: JobSpec) -> Iterator[dict[str, Scenario]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from planner.choose.preferences import preferences
 from planner.cost.arrays import Float, Mask, distinct
-from planner.cost.estimate import Estimates
+from planner.cost.estimate import Estimate, Estimates, estimate_times
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -60,6 +60,15 @@ class Candidates:
         return replace(
             self, footprints=self.footprints.take(rows), estimates=self.estimates.take(fitting)
         )
+
+    def rows(self, rows: Int) -> list[Estimate]:
+        """Estimates of the layouts at `rows`, whether they fit or not."""
+        fits, place = self.footprints.fits, np.cumsum(self.footprints.fits) - 1
+        others = self.footprints.take(rows[~fits[rows]])
+        timed = estimate_times(self.scenario, others) if len(others) else self.estimates
+        fitting = iter(self.estimates.rows(place[rows[fits[rows]]]))
+        unfitting = iter(timed.rows(range(len(others))))
+        return [next(fitting if each else unfitting) for each in fits[rows].tolist()]
 
     def only(self, holds: Callable[[Layouts], Mask]) -> Candidates:
         """Keep the candidates whose layouts meet a condition."""

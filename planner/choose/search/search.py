@@ -220,28 +220,30 @@ def search(
     scope: SearchScope = SearchScope(),
 ) -> Candidates:
     """Search every legal layout of `world` ranks under one framework."""
-    return search_together([(scenario, world)], within, scope)[0]
+    return search_together([(scenario, world, scope)], within)[0]
 
 
 def search_together(
-    jobs: Sequence[tuple[Scenario, int]],
+    jobs: Sequence[tuple[Scenario, int, SearchScope]],
     within: Callable[[Layouts], Mask] | None = None,
-    scope: SearchScope = SearchScope(),
 ) -> list[Candidates]:
     """Search scenarios that differ only in their batch, each on its ranks, in one array."""
     enumerated = []
-    for scenario, world in jobs:
+    for scenario, world, _ in jobs:
         check_sequence(scenario.model, scenario.workload)
         check_routing(scenario.model, scenario.workload)
         layouts, dropped = enumerate_layouts(scenario, world)
         enumerated.append((_restrict(layouts, within), dropped))
+    first, _, scope = jobs[0]
     if len(jobs) > 1 and sum(len(layouts) for layouts, _ in enumerated) <= scope.exhaustive_up_to:
-        scenario, layouts = jobs[0][0], Layouts.joined([layouts for layouts, _ in enumerated])
-        joined = _refined(scenario, layouts, within, scope)
-        results = [joined.of_job(*job) for job in jobs]
+        # all are estimated, so that the times found before in the scopes do not count
+        joined = _refined(first, Layouts.joined([each for each, _ in enumerated]), within, scope)
+        results = [joined.of_job(scenario, world) for scenario, world, _ in jobs]
     else:
-        pairs = zip(jobs, enumerated, strict=True)
-        results = [_refined(job[0], layouts, within, scope) for job, (layouts, _) in pairs]
+        results = [
+            _refined(scenario, layouts, within, scope)
+            for (scenario, _, scope), (layouts, _) in zip(jobs, enumerated, strict=True)
+        ]
     for candidates, (_, dropped) in zip(results, enumerated, strict=True):
         candidates.dropped.update(dropped)
         _count_dropped(candidates)

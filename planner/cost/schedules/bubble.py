@@ -51,8 +51,12 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
     for schedule in REGISTRY.values():
         runs_schedule = layouts.uses_schedule(schedule.name) & layouts.piped
         if schedule.in_flight_by_chunk and np.any(runs_schedule):
-            micro_batches = np.where(
-                runs_schedule, schedule.in_flight_by_chunk(p, v, m, stage, layers), micro_batches
+            on = np.broadcast_to(runs_schedule, micro_batches.shape[1:])
+            p_on, v_on, m_on, stage_on = (
+                np.broadcast_to(each, on.shape)[on] for each in (p, v, m, stage)
+            )
+            micro_batches[:, on] = schedule.in_flight_by_chunk(
+                p_on, v_on, m_on, stage_on, layers[:, on]
             )
     return micro_batches
 

@@ -1,5 +1,6 @@
 """Candidate figures: the best layout per tp and pp, and memory against step time."""
 
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -216,8 +217,10 @@ def _lines(estimate: Estimate, limit_bytes: float) -> tuple[str, str, str]:
 
 
 def _hover(estimate: Estimate, limit_bytes: float) -> str:
-    lines = [row for line in _lines(estimate, limit_bytes) for row in textwrap.wrap(line, 44)]
-    return "<br>".join(map(plain, lines))
+    lines = _lines(estimate, limit_bytes)
+    # most lines need no break, and looking for one in hundreds of texts takes long
+    broken = (textwrap.wrap(line, 44) if len(line) > 44 else (line,) for line in lines)
+    return "<br>".join(map(plain, itertools.chain.from_iterable(broken)))
 
 
 def _draw_star(

@@ -287,9 +287,12 @@ def test_jobs_of_several_batches_and_node_counts_are_searched_as_alone() -> None
             (job(nodes, batch, frameworks=framework), 4 * nodes)
             for nodes, batch in ((5, 60), (5, 64), (4, 64), (4, 48), (7, 9))
         ]
-        pairs = [(each.scenario(each.frameworks[0]), world) for each, world in scenarios]
-        together = search_together(pairs)
-        for (scenario, world), shared in zip(pairs, together, strict=True):
+        alike = [
+            (each.scenario(each.frameworks[0]), world, SearchScope(top_time_s=float(number)))
+            for number, (each, world) in enumerate(scenarios)
+        ]
+        together = search_together(alike)
+        for (scenario, world, _), shared in zip(alike, together, strict=True):
             alone = search(scenario, world)
             assert shared.dropped == alone.dropped
             assert shared.scenario == alone.scenario
