@@ -1,9 +1,7 @@
 """Strategy verdicts: whether each classic strategy fits, why not, and what would make it fit."""
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +9,7 @@ from planner.choose.jobs.job_search import search_job
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import legal_layouts
 from planner.choose.plan import Verdict
-from planner.choose.preferences import preferences, user_file
+from planner.choose.preferences import preferences
 from planner.choose.search import Candidates, rank_fastest, search
 from planner.choose.search.recommendation import recommend
 from planner.choose.verdicts.fixes import (
@@ -57,26 +55,8 @@ class _Searched:
             return self.candidates
         for name, scenario in self.scenarios.items():
             if name not in self.on_one_device:
-                self.on_one_device[name] = _search_one_device(scenario)
+                self.on_one_device[name] = search(scenario, 1)
         return self.on_one_device
-
-
-@functools.lru_cache(256)
-def _remembered(*_: Any) -> list[Candidates]:
-    """Return the list that holds the candidates of a scenario once it was searched."""
-    return []
-
-
-def _search_one_device(scenario: Scenario) -> Candidates:
-    """Search the layouts of one device; jobs on other node counts have the same."""
-    if scenario.experience.is_known:
-        return search(scenario, 1)
-    machine = scenario.machine.model_dump_json()
-    job = scenario.model, machine, scenario.workload, scenario.framework
-    answer = _remembered(*job, user_file())
-    if not answer:
-        answer.append(search(scenario, 1))
-    return answer[0]
 
 
 def judge_strategies(job: JobSpec, candidates: dict[str, Candidates]) -> list[Verdict]:
