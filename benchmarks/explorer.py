@@ -112,14 +112,13 @@ def serving() -> Iterator[Server]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "planner", "app", "--headless", "--port", str(port)]
-    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait(f"http://127.0.0.1:{port}/_stcore/health", parent)
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        yield Server(port, int(children[0]))
+        _wait(f"http://127.0.0.1:{port}/_stcore/health", server)
+        yield Server(port, server.pid)
     finally:
-        parent.terminate()
-        parent.wait(timeout=30)
+        server.terminate()
+        server.wait(timeout=30)
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
