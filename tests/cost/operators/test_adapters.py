@@ -172,3 +172,42 @@ def test_compiled_code_moves_less_for_adapters() -> None:
     outputs, inputs = 2 * 4096, 2 * 14336
     assert found[0] == (5 * outputs, 2 * outputs + 3 * inputs, 2)
     assert found[1] == (outputs, outputs + inputs, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "forward", "backward", "kernels"),
+    [
+        # bytes of bf16: scale and add the output; scale its gradient, add that of the input
+        ({}, (5 * 2, 0), (2 * 2, 3 * 2), 2),
+        # dropout writes its input again and a mask of one byte
+        ({"lora_dropout": 0.1}, (5 * 2, 5), (2 * 2, 3 * 2 + 5), 3),
+        # a magnitude scales both outputs; its gradient reads them again
+        ({"dora": True}, (9 * 2, 0), (8 * 2, 3 * 2), 5),
+    ],
+)
+def test_a_pair_on_two_chosen_experts_moves_the_bytes_of_two_pairs(
+    settings: dict[str, object],
+    forward: tuple[int, int],
+    backward: tuple[int, int],
+    kernels: int,
+) -> None:
+    block = layer("mixtral-8x7b", lora_rank=8, lora_targets=("query", "gate"), **settings)
+    pairs = {k.name: k for k in block.pointwise if k.name.endswith(".lora")}
+    sizes = {"attention.query": (1, 4096, 4096), "expert.gate": (2, 14336, 4096)}
+    assert set(pairs) == {f"{name}.lora" for name in sizes}
+    for name, (times, *shape) in sizes.items():
+        kernel = pairs[f"{name}.lora"]
+        moved = [
+            sum(a * n for a, n in zip(each, shape, strict=True)) for each in (forward, backward)
+        ]
+        assert (kernel.forward_bytes, kernel.backward_bytes) == tuple(times * n for n in moved)
+        assert (kernel.num_kernels, kernel.split) == (kernels, "sharded")
+        saved = {
+            s.name: s.bytes_per_token for s in block.saved if s.name.startswith(f"{name}.lora")
+        }
+        expected = {"middle": 2 * 8 * times}
+        if "lora_dropout" in settings:
+            expected["dropped"] = 3 * 4096 * times
+        if "dora" in settings:
+            expected["outputs"] = 2 * 2 * shape[0] * times
+        assert saved == {f"{name}.lora.{part}": size for part, size in expected.items()}
