@@ -1,17 +1,19 @@
-"""Mutants: small errors, one at a time, and whether the tests of their room detect them.
+"""Mutants: small errors, one at a time, and whether a test that runs the changed line fails.
 
-    python benchmarks/mutants.py          # 20 of each room; prints the killed share by room
-    python benchmarks/mutants.py --only planner/cost/memory --each 40
+    python benchmarks/mutants.py --record     # which tests run which lines, and for how long
+    python benchmarks/mutants.py --each 10    # 10 of each room; prints the killed share by room
 
-A mutant replaces one operator, comparison, constant or function in one place of one module. It runs
-in its own process, which has imported numpy and pytest but not the planner. The tests that cover
-its module best run first, and the first failure ends the process.
+A mutant replaces one operator, comparison, constant or function in one place of one module. Tests
+are collected once. Each mutant then runs in a fork: the code of its functions is replaced and the
+tests that run its line follow, until one fails. What survives, and what runs only at import, is
+tried again in a fork that imports the package anew.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import importlib.abc
 import importlib.util
 import itertools
@@ -19,61 +21,28 @@ import json
 import os
 import random
 import resource
+import signal
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Annotated, Any
 
-import hypothesis  # noqa: F401
-import networkx  # noqa: F401
-import numpy  # noqa: F401
-import pydantic  # noqa: F401
+import coverage
 import pytest
 import typer
+from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
     *("cost", "choose", "training", "evidence", "emitters"),
     *("ask", "describe", "validate", "show", "sweeps"),
 )
-_FAST = ("-m", "not slow")
-_SLOW = ("-m", "slow and not alone")
-_TRACES = "tests/validate/trace/test_kept_traces.py"
-_MOMENTS = ("tests/golden/test_golden.py", "-k", "moment")
-_ESTIMATES = ("tests/golden/test_golden.py", "-k", "estimate")
-_PLANS = ("tests/golden/test_golden.py", "-k", "plan-one or plan-exp or plan-polaris or plan-lora")
-ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
-    "cost/memory": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
-    "cost/operators": (
-        _MOMENTS,
-        (_TRACES,),
-        _ESTIMATES,
-        ("tests/cost/operators", "tests/cost/memory"),
-    ),
-    "cost/shards": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
-    "cost/network": (("tests/cost/network",), _ESTIMATES, _PLANS),
-    "cost/schedules": (("tests/cost/schedules", "tests/cost/shards"), _ESTIMATES),
-    "cost/step": (_ESTIMATES, ("tests/cost/step",), ("tests/cost/test_properties.py",)),
-    "cost": (
-        ("tests/cost/test_estimate.py", "tests/cost/test_arrays.py", "tests/cost/test_parts.py"),
-        _ESTIMATES,
-    ),
-    "choose": (
-        ("tests/choose/test_legality.py", "tests/choose/test_search.py"),
-        ("tests/choose", *_FAST),
-        _PLANS,
-    ),
-    "evidence/logs": (("tests/evidence/logs", *_FAST), ("tests/evidence", *_FAST)),
-    "ask": (("tests/ask", *_FAST), ("tests/ask", *_SLOW)),
-    "show": (("tests/show", *_FAST), ("tests/show", *_SLOW)),
-    "describe": (("tests/describe", *_FAST), _ESTIMATES),
-    **{
-        room: ((f"tests/{room}", *_FAST),)
-        for room in ("training", "evidence", "emitters", "validate", "sweeps")
-    },
-}
-"""Stages of tests for a module, in order; the longest matching path prefix decides."""
+TESTS = (*(f"tests/{room}" for room in ROOMS), "tests/golden", "tests/cli", "planner")
+_OPTIONS = ("-q", "-m", "not alone", "-p", "no:xdist", "-p", "no:cacheprovider")
+ALIVE = ("survived", "no test")
 _EXCHANGED: dict[type, tuple[type, ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -91,8 +60,6 @@ _EXCHANGED: dict[type, tuple[type, ...]] = {
     ast.And: (ast.Or,),
     ast.Or: (ast.And,),
 }
-UNCHANGED = "unchanged"
-"""The unmodified module: every test must pass with it."""
 _NAMES = {
     "maximum": "minimum",
     "minimum": "maximum",
@@ -113,6 +80,17 @@ class Mutant:
     index: int
     """Number of the replacement within the module."""
     what: str
+
+    @property
+    def module(self) -> str:
+        """Dotted name of the changed module."""
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def tree(self) -> ast.Module:
+        """Return the changed syntax tree."""
+        tree = _tree(self.path)
+        list(exchanges(tree))[self.index][2]()
+        return ast.fix_missing_locations(tree)
 
 
 # --- making mutants ----------------------------------------------------------------------------
@@ -188,6 +166,90 @@ def _tree(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text("utf-8"))
 
 
+# --- which tests run a line ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """Seconds of every test, and the tests that run each line of each module."""
+
+    seconds: dict[str, float]
+    lines: dict[str, dict[int, list[str]]]
+
+    @classmethod
+    def read(cls, file: Path) -> Record:
+        """Read what `record` wrote."""
+        kept = json.loads(file.read_text())
+        tests = list(kept["seconds"])
+        lines = {
+            path: {int(line): [tests[i] for i in runs] for line, runs in rows.items()}
+            for path, rows in kept["lines"].items()
+        }
+        return cls(kept["seconds"], lines)
+
+    def tests(self, mutant: Mutant, budget_s: float) -> list[str]:
+        """Tests that run the line: one case of each test function first, quick ones first."""
+        rows = self.lines.get(mutant.path, {})
+        start = _function_start(mutant)
+        line = max((n for n in rows if start <= n <= mutant.line), default=0) if start else 0
+        shares: dict[str, int] = defaultdict(int)
+        for test in rows[line] if line else itertools.chain.from_iterable(rows.values()):
+            shares[test] += 1
+        cases: dict[str, int] = defaultdict(int)
+        keyed = []
+        for test in sorted(shares, key=lambda t: (-shares[t], self.seconds[t], t)):
+            function = test.split("[")[0]
+            keyed.append((cases[function] // 3, self.seconds[test], test))
+            cases[function] += 1
+        order = [test for _, _, test in sorted(keyed)]
+        sums = itertools.accumulate(self.seconds[test] for test in order)
+        return [test for test, total in zip(order, sums, strict=True) if total <= budget_s]
+
+
+class _Clock:
+    """Pytest plugin that adds up the seconds of each test."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the duration of a phase."""
+        self.seconds[report.nodeid] += report.duration
+
+
+def record(file: Path) -> None:
+    """Run every test under coverage; write the seconds of each and the tests of each line."""
+    clock, data = _Clock(), file.with_suffix(".coverage")
+    os.environ["COVERAGE_FILE"] = str(data)
+    options = ["--cov", "--cov-context=test", "--cov-report=", *_OPTIONS]
+    pytest.main([*options, *TESTS], plugins=[clock])
+    measured = coverage.CoverageData(str(data))
+    measured.read()
+    tests = sorted(clock.seconds)
+    numbers = {test: number for number, test in enumerate(tests)}
+    lines = {
+        str(Path(path).relative_to(ROOT)): {
+            line: sorted({numbers[c.rsplit("|", 1)[0]] for c in contexts if c})
+            for line, contexts in measured.contexts_by_lineno(path).items()
+            if any(contexts)
+        }
+        for path in measured.measured_files()
+    }
+    seconds = {test: round(clock.seconds[test], 3) for test in tests}
+    file.write_text(json.dumps({"seconds": seconds, "lines": lines}))
+
+
+def _function_start(mutant: Mutant) -> int:
+    """First line of the function around a mutant; 0 if it runs at import."""
+    inside = [
+        node.lineno
+        for node in ast.walk(_tree(mutant.path))
+        if isinstance(node, ast.FunctionDef | ast.Lambda)
+        and node.lineno <= mutant.line <= (node.end_lineno or 0)
+    ]
+    return max(inside, default=0)
+
+
 # --- running one ---------------------------------------------------------------------------------
 
 
@@ -195,13 +257,11 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
     """Import hook that finds the mutated module before the real one."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self.path, self.name = mutant.path, mutant.path.removesuffix(".py").replace("/", ".")
-        self.tree = _tree(mutant.path)
-        list(exchanges(self.tree))[mutant.index][2]()
+        self.path, self.name, self.tree = mutant.path, mutant.module, mutant.tree()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of the mutated module; None for every other module."""
-        if name != self.name.removesuffix(".__init__"):
+        if name != self.name:
             return None
         return importlib.util.spec_from_file_location(name, ROOT / self.path, loader=self)
 
@@ -215,97 +275,160 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
 
     def get_code(self, name: str) -> Any:
         """Return the code of the mutant."""
-        return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.path), "exec")
+        return compile(self.tree, str(ROOT / self.path), "exec")
 
 
-def stages(path: str) -> tuple[tuple[str, ...], ...]:
-    """Return the test stages of a module: its doctests run after the first stage."""
-    room = path.removeprefix("planner/")
-    first, *others = ORDER[max((key for key in ORDER if room.startswith(key)), key=len)]
-    return (first, (path,), *others)
+def _pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """Yield the code objects of a module that differ, with what replaces them."""
+    if old != new:
+        yield old, new
+        for one, other in zip(old.co_consts, new.co_consts, strict=False):
+            if isinstance(one, CodeType) and isinstance(other, CodeType):
+                yield from _pairs(one, other)
 
 
-def killed(mutant: Mutant, seconds: int, most: int = 9) -> str:
-    """Run the tests of a mutant; return the failed stage, or `survived`. CPU time is limited."""
+def exchange_code(mutant: Mutant) -> bool:
+    """Replace the code of living functions; False if the mutant runs only at import."""
+    file = str(ROOT / mutant.path)
+    old, new = compile(_tree(mutant.path), file, "exec"), compile(mutant.tree(), file, "exec")
+    changed = dict(_pairs(old, new))
+    functions = [
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, FunctionType) and thing.__code__ in changed
+    ]
+    for function in functions:
+        function.__code__ = changed[function.__code__]
+    return bool(functions)
+
+
+def _again(mutant: Mutant, tests: Sequence[str]) -> str:
+    """Import the package anew with the mutant and run the tests."""
+    for name in [name for name in sys.modules if name.split(".")[0] in ("planner", "tests")]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Loader(mutant))
+    ends = _Ends()
+    try:
+        code = int(pytest.main([*_OPTIONS, "-x", "--assert=plain", *tests], plugins=[ends]))
+    except BaseException:
+        code = 1
+    return (ends.failed or "at import") if code else ""
+
+
+class _Ends:
+    """Pytest plugin that keeps the name of the failed test."""
+
+    failed = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the name of a test that fails."""
+        if report.failed:
+            self.failed = report.nodeid
+
+
+def _run(items: Iterable[pytest.Item]) -> str:
+    """Run collected tests; return the name of the first that fails."""
+    every = list(items)
+    for item, following in itertools.zip_longest(every, every[1:]):
+        if any(report.failed for report in runtestprotocol(item, nextitem=following, log=False)):
+            return item.nodeid
+    return ""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Collected tests and what each of them runs."""
+
+    record: Record
+    items: dict[str, pytest.Item]
+    budget_s: float
+
+    def outcome(self, mutant: Mutant) -> str:
+        """Return the test that detects a mutant, `no test` or `survived`."""
+        tests = [t for t in self.record.tests(mutant, self.budget_s) if t in self.items]
+        if not tests:
+            return "no test"
+        limit_s = 60 + 4 * int(sum(self.record.seconds[test] for test in tests))
+
+        def quick() -> str:
+            return _run(self.items[t] for t in tests) if exchange_code(mutant) else ""
+
+        return (
+            _forked(quick, limit_s)
+            or _forked(lambda: _again(mutant, tests), limit_s)
+            or ("survived")
+        )
+
+
+def _forked(task: Any, limit_s: int) -> str:
+    """Run a task in a fork with a limit of CPU time; return its answer."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        _child(mutant, write, most)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+        signal.alarm(20 * limit_s)
+        answer = "ended the process"
+        with open(os.devnull, "w") as silent, contextlib.suppress(BaseException):
+            os.dup2(silent.fileno(), 1)
+            os.dup2(silent.fileno(), 2)
+            answer = task()
+        os.write(write, answer.encode())
+        os._exit(0)
     os.close(write)
-    with os.fdopen(read) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return said or "ended the process"
-
-
-def _child(mutant: Mutant, pipe: int, most: int) -> None:
-    """Run the stages until one fails, and report it through the pipe."""
-    said = "ended the process"
-    with open(os.devnull, "w") as silent, contextlib.redirect_stdout(silent):
-        os.dup2(silent.fileno(), 1)
-        os.dup2(silent.fileno(), 2)
-        if mutant.what != UNCHANGED:
-            sys.meta_path.insert(0, _Loader(mutant))
-        said = "survived"
-        options = [
-            "-x",
-            "-q",
-            "--assert=plain",
-            "-p",
-            "no:xdist",
-            "-p",
-            "no:cacheprovider",
-            "--no-header",
-        ]
-        for stage in stages(mutant.path)[:most]:
-            try:
-                code = int(pytest.main([*options, *stage]))
-            except BaseException:
-                code = 1
-            # exit code 5: a stage without tests is not a failure
-            if code not in (0, 5):
-                said = stage[0]
-                break
-    os.write(pipe, said.encode())
-    os._exit(0)
+    with os.fdopen(read) as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return answer if status == 0 else "ended the process"
 
 
 # --- many ----------------------------------------------------------------------------------------
+
+
+class _Loop:
+    """Pytest plugin that runs mutants in place of the collected tests."""
+
+    def __init__(self, chosen: list[Mutant], kept: Record, output: Path, budget_s: float) -> None:
+        self.chosen, self.kept, self.output, self.budget_s = chosen, kept, output, budget_s
+        rows = output.read_text().splitlines() if output.exists() else []
+        self.known = {tuple(key): end for *key, end in map(json.loads, rows)}
+        self.outcomes: list[tuple[Mutant, str]] = []
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run every mutant that has no kept outcome."""
+        bench = Bench(self.kept, {item.nodeid: item for item in session.items}, self.budget_s)
+        gc.freeze()
+        for number, mutant in enumerate(self.chosen):
+            key = (mutant.path, mutant.line, mutant.index, mutant.what)
+            if key not in self.known:
+                self.known[key] = bench.outcome(mutant)
+                with self.output.open("a") as file:
+                    file.write(json.dumps([*key, self.known[key]]) + "\n")
+            print(f"\r{number + 1} of {len(self.chosen)}", end="", file=sys.stderr, flush=True)
+            self.outcomes.append((mutant, self.known[key]))
+        return True
 
 
 def main(
     each: Annotated[int, typer.Option(help="Mutants of each room.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 9,
     only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
-    seconds: Annotated[int, typer.Option(help="CPU time of one mutant.")] = 300,
-    most: Annotated[int, typer.Option(help="Stages of tests that run; survivors take all.")] = 9,
-    check: Annotated[bool, typer.Option(help="First see that all tests pass without one.")] = False,
+    budget_s: Annotated[float, typer.Option(help="Seconds of tests for one mutant.")] = 60,
+    lines: Annotated[Path, typer.Option(help="What --record writes.")] = Path("lines.json"),
+    write: Annotated[bool, typer.Option("--record", help="Run all tests, keep lines.")] = False,
     output: Annotated[
         Path, typer.Option(help="Kept results; what is there is not run again.")
     ] = Path("mutants.jsonl"),
 ) -> None:
     """Run a sample of mutants; print the killed share by room, then the survivors."""
+    lines, output = lines.resolve(), output.resolve()
     os.chdir(ROOT)
-    chosen = draw(each, seed, only)
-    rows = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    known = {tuple(row[:4]): row[4] for row in rows}
-    for room in ORDER if check else ():
-        path = next((mutant.path for mutant in chosen if f"planner/{room}" in mutant.path), None)
-        if path and (said := killed(Mutant(path, 0, 0, UNCHANGED), seconds)) != "survived":
-            raise SystemExit(f"{said} fails without any mutant (tests of {room}): mend that first")
-    outcomes: list[tuple[Mutant, str]] = []
-    for number, mutant in enumerate(chosen):
-        key = (mutant.path, mutant.line, mutant.index, mutant.what)
-        if key not in known:
-            known[key] = killed(mutant, seconds, most)
-            with output.open("a") as file:
-                file.write(json.dumps([*key, known[key]]) + "\n")
-        print(f"\r{number + 1} of {len(chosen)}", end="", file=sys.stderr, flush=True)
-        outcomes.append((mutant, known[key]))
-    print(file=sys.stderr)
-    print(report(outcomes))
+    if write:
+        record(lines)
+        return
+    loop = _Loop(draw(each, seed, only), Record.read(lines), output, budget_s)
+    pytest.main([*_OPTIONS, *TESTS], plugins=[loop])
+    print(report(loop.outcomes))
 
 
 def report(outcomes: list[tuple[Mutant, str]]) -> str:
@@ -316,13 +439,13 @@ def report(outcomes: list[tuple[Mutant, str]]) -> str:
         if ends:
             lines.append(f"| {room} | {len(ends)} | {_share(ends)} |")
     lines += [f"| all | {len(outcomes)} | {_share([end for _, end in outcomes])} |", ""]
-    alive = [mutant for mutant, end in outcomes if end == "survived"]
-    lines += [f"survived: {m.path}:{m.line} {m.what}" for m in sorted(alive, key=str)]
+    alive = [(mutant, end) for mutant, end in outcomes if end in ALIVE]
+    lines += [f"{end}: {m.path}:{m.line} {m.what}" for m, end in sorted(alive, key=str)]
     return "\n".join(lines)
 
 
 def _share(ends: list[str]) -> str:
-    dead = sum(end != "survived" for end in ends)
+    dead = sum(end not in ALIVE for end in ends)
     return f"{dead} ({100 * dead / len(ends):.0f} %)"
 
 
