@@ -85,16 +85,16 @@ def _cut(statement: str) -> list[str]:
 
 def _bare_text(text: str) -> str:
     pieces, start = [], 0
-    for index, sign in _bare(text, comments=True):
-        if sign == "#" and index >= start:
+    for index, sign in _bare(text):
+        if sign == "#" and index >= start and not text[index - 1 : index].strip():
             pieces.append(text[start:index])
             end = text.find("\n", index)
             start = len(text) if end < 0 else end
     return "".join([*pieces, text[start:]]).strip()
 
 
-def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield index and character outside quotes, parentheses and comments."""
+def _bare(text: str) -> Iterator[tuple[int, str]]:
+    """Yield index and character outside quotes and parentheses; of a comment its first."""
     quote, depth, index = "", 0, 0
     while index < len(text):
         sign = text[index]
@@ -105,9 +105,8 @@ def _bare(text: str, *, comments: bool = False) -> Iterator[tuple[int, str]]:
             quote = "" if sign == quote else quote
         elif sign in "'\"`":
             quote = sign
-        elif sign == "#" and (index == 0 or text[index - 1].isspace()):
-            if comments:
-                yield index, sign
+        elif sign == "#" and not text[index - 1 : index].strip():
+            yield index, sign
             end = text.find("\n", index)
             index = len(text) if end < 0 else end
             continue
@@ -305,7 +304,7 @@ class _Script:
         ]
         return "".join(expanded).replace("\\\n", " ").replace("\\", "")[:_MOST_TEXT]
 
-    def filled(self, text: str, depth: int = 0) -> str:
+    def filled(self, text: str) -> str:
         """Fill in variables and integer arithmetic; unknown ones stay as they are."""
 
         def value(match: re.Match[str]) -> str:
@@ -315,8 +314,8 @@ class _Script:
                 return match[0] if number is None else str(number)
             name = match["braced"] or match["plain"]
             stored = self.variables.get(name)
-            if stored is None and match["default"] is not None and depth < 3:
-                return self.filled(match["default"], depth + 1)
+            if stored is None and match["default"] is not None:
+                return self.filled(match["default"])  # it has no braces
             return match[0] if stored is None else stored
 
         return _EXPANSION.sub(value, text)
