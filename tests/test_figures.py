@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import planner
@@ -86,6 +87,55 @@ def test_figures_are_drawn_of_a_machine(name: str) -> None:
 @pytest.mark.parametrize("name", _OF_RUNS)
 def test_figures_are_drawn_of_measured_runs(learned: Learned, name: str) -> None:
     assert _alt(_drawn(name)(learned))
+
+
+def _ends(figure: Any, letter: str, name: str) -> tuple[float, float] | None:
+    """Ends of an axis in the units of its data; None where plotly chooses them."""
+    axis = figure.layout[f"{letter}axis{name[1:]}"]
+    if axis.range is None or axis.type == "category":
+        return None
+    ends = sorted(10.0**end if axis.type == "log" else float(end) for end in axis.range)
+    return ends[0], ends[1]
+
+
+def _of_axis(trace: Any, letter: str) -> list[float]:
+    """Numbers of a trace along an axis; a bar begins at its base."""
+    values = np.atleast_1d(np.asarray(trace[letter] if trace[letter] is not None else []))
+    if values.dtype.kind not in "if":
+        return []
+    if (
+        trace.type == "bar"
+        and trace.base is not None
+        and letter == ("xy"[trace.orientation != "h"])
+    ):
+        base = np.broadcast_to(np.asarray(trace.base, float), values.shape)
+        values = np.concatenate([base, base + values])
+    return [float(value) for value in values.ravel() if math.isfinite(value)]
+
+
+def _assert_inside(figure: Any) -> None:
+    for trace in figure.data:
+        for letter in "xy":
+            ends = _ends(figure, letter, trace[f"{letter}axis"] or letter)
+            numbers = _of_axis(trace, letter) if ends else []
+            assert not ends or all(ends[0] <= number <= ends[1] for number in numbers), (
+                trace.name,
+                letter,
+                ends,
+                numbers[:9],
+            )
+
+
+@pytest.mark.parametrize("name", _OF_PLAN)
+def test_what_is_drawn_of_a_plan_lies_inside_its_axes(answer: planner.Plan, name: str) -> None:
+    _assert_inside(_drawn(name)(answer))
+
+
+@pytest.mark.parametrize("name", _OF_MACHINE)
+def test_what_is_drawn_of_a_machine_lies_inside_its_axes(name: str) -> None:
+    for machine in ("polaris", "dgx-gb200", "frontier", "laptop"):
+        if planner.load_machine(machine).node.num_devices > 1:
+            _assert_inside(_drawn(name)(machine))
 
 
 def test_figures_say_the_numbers_of_the_answer(answer: planner.Plan) -> None:
