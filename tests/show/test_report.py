@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from html import unescape
@@ -116,3 +117,39 @@ def test_bars_are_as_long_as_their_parts() -> None:
     assert "logits" not in drawn
     line = float(re.findall(r'd="M([\d.]+) 16V', drawn)[0])
     assert (line - 180) / widths[1] == pytest.approx(5 / 6, abs=0.01)
+
+
+def test_bars_and_texts_do_not_overlap_and_lie_in_the_picture() -> None:
+    names = ("weights", "gradients", "optimizer_states", "activations", "logits_and_loss")
+    parts = {name: 1.0 + number for number, name in enumerate(names)}
+    tables = {"first": parts, "second": {"weights": 20.0}}
+    drawn = stacked_bars(tables, {"first": "15", "second": "20"}, 30.0, "limit")
+    width, height = map(float, re.findall(r'viewBox="0 0 (\d+) ([\d.]+)"', drawn)[0])
+    fills = re.findall(r'<rect ([^>]*) fill="#', drawn)
+    boxes = [dict(re.findall(r'(\w+)="([\d.]+)"', row)) for row in fills]
+    spans = [{name: float(value) for name, value in box.items()} for box in boxes]
+    # five parts of one bar, one of the other, five of the legend
+    assert len(spans) == 11
+    for box in spans:
+        assert 0 <= box["x"] < box["x"] + box["width"] <= width
+        assert 0 <= box["y"] < box["y"] + box["height"] <= height
+    for one, other in itertools.combinations(spans, 2):
+        beside = one["x"] + one["width"] <= other["x"] + 0.11
+        beside |= other["x"] + other["width"] <= one["x"] + 0.11
+        below = one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]
+        assert beside or below, (one, other)
+    # the largest number, here the limit, takes what names and texts leave: 720 - 180 - 150
+    assert sum(box["width"] for box in spans[:5]) == pytest.approx(390 * 15 / 30, abs=0.3)
+    texts = [
+        {**{name: float(x) for name, x in re.findall(r'\b([xy])="([\d.]+)"', row)}, "text": text}
+        for row, text in re.findall(r"<text ([^>]*)>([^<]*)</text>", drawn)
+    ]
+    places = [(text["x"], text["y"]) for text in texts]
+    assert len(set(places)) == len(places)
+    for x, y in places:
+        assert 0 <= x < width
+        assert 0 < y <= height
+    # each legend text stands beside its box
+    for box, text in zip(spans[6:], texts[-5:], strict=True):
+        assert 0 < float(text["x"]) - box["x"] - box["width"] < 10
+        assert box["y"] < float(text["y"]) <= box["y"] + box["height"]
