@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,3 +115,24 @@ def test_the_usual_place_is_read_if_it_is_there(
     path.write_text("[recommendation]\ntolerance = 0.1\n")
     assert user_file() == path
     assert preferences().tolerance == 0.1
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        # values of preferences.toml, added by hand
+        ({"dp": 8}, 0.0),
+        ({"tp": 2}, 1.0 + 0.5),
+        ({"tp": 8}, 1.0 + 3 * 0.5),
+        ({"pp": 4, "schedule": "1f1b", "grad_accumulation": 4}, 2.0 + 2 * 0.5),
+        ({"micro_batch": 8}, 3 * 0.25),
+        ({"dp": 8, "zero_stage": 1}, 0.25),
+        ({"dp": 8, "zero_stage": 3}, 0.25),
+        ({"dp": 8, "zero_stage": 3, "dp_shard": 4}, 0.25 + 0.5),
+        ({"dp": 8, "zero_stage": 3, "reshard": 4}, 0.25 + 0.5),
+        ({"dp": 8, "zero_stage": 3, "offload": "optimizer-cpu"}, 0.25 + 2.0),
+        ({"dp": 8, "tp": 2, "zero_stage": 1, "micro_batch": 2}, 1.5 + 0.25 + 0.25),
+    ],
+)
+def test_efforts_are_added(fields: dict[str, Any], effort: float) -> None:
+    assert setup_effort(Layouts.of(Layout(**fields))).item() == effort
