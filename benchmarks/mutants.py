@@ -5,8 +5,8 @@
 
 A mutant replaces one operator, comparison, constant or function in one place of one module. Tests
 are collected once. Each mutant then runs in a fork: the code of its functions is replaced and the
-tests that run its line follow, until one fails. What survives, and what runs only at import, is
-tried again in a fork that imports the package anew.
+tests that run its line follow, until one fails. What runs only at import is tried in a fork that
+imports the package anew.
 """
 
 from __future__ import annotations
@@ -282,24 +282,29 @@ def _pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """Yield the code objects of a module that differ, with what replaces them."""
     if old != new:
         yield old, new
-        for one, other in zip(old.co_consts, new.co_consts, strict=False):
-            if isinstance(one, CodeType) and isinstance(other, CodeType):
-                yield from _pairs(one, other)
+        inner = [[c for c in code.co_consts if isinstance(c, CodeType)] for code in (old, new)]
+        for pair in zip(*inner, strict=True):
+            yield from _pairs(*pair)
 
 
-def exchange_code(mutant: Mutant) -> bool:
+def _functions() -> dict[str, list[FunctionType]]:
+    """Find the living functions of the package, by file."""
+    functions: dict[str, list[FunctionType]] = defaultdict(list)
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and "/planner/" in thing.__code__.co_filename:
+            functions[thing.__code__.co_filename].append(thing)
+    return functions
+
+
+def exchange_code(mutant: Mutant, functions: Sequence[FunctionType]) -> bool:
     """Replace the code of living functions; False if the mutant runs only at import."""
     file = str(ROOT / mutant.path)
     old, new = compile(_tree(mutant.path), file, "exec"), compile(mutant.tree(), file, "exec")
     changed = dict(_pairs(old, new))
-    functions = [
-        thing
-        for thing in gc.get_objects()
-        if isinstance(thing, FunctionType) and thing.__code__ in changed
-    ]
-    for function in functions:
+    exchanged = [function for function in functions if function.__code__ in changed]
+    for function in exchanged:
         function.__code__ = changed[function.__code__]
-    return bool(functions)
+    return bool(exchanged)
 
 
 def _again(mutant: Mutant, tests: Sequence[str]) -> str:
@@ -312,7 +317,7 @@ def _again(mutant: Mutant, tests: Sequence[str]) -> str:
         code = int(pytest.main([*_OPTIONS, "-x", "--assert=plain", *tests], plugins=[ends]))
     except BaseException:
         code = 1
-    return (ends.failed or "at import") if code else ""
+    return (ends.failed or "import fails") if code else ""
 
 
 class _Ends:
@@ -341,6 +346,7 @@ class Bench:
 
     record: Record
     items: dict[str, pytest.Item]
+    functions: dict[str, list[FunctionType]]
     budget_s: float
 
     def outcome(self, mutant: Mutant) -> str:
@@ -351,12 +357,13 @@ class Bench:
         limit_s = 60 + 4 * int(sum(self.record.seconds[test] for test in tests))
 
         def quick() -> str:
-            return _run(self.items[t] for t in tests) if exchange_code(mutant) else ""
+            if not exchange_code(mutant, self.functions[str(ROOT / mutant.path)]):
+                return "at import"
+            return _run(self.items[test] for test in tests)
 
-        return (
-            _forked(quick, limit_s)
-            or _forked(lambda: _again(mutant, tests), limit_s)
-            or ("survived")
+        end = _forked(quick, limit_s)
+        return (_forked(lambda: _again(mutant, tests), limit_s) if end == "at import" else end) or (
+            "survived"
         )
 
 
@@ -396,7 +403,8 @@ class _Loop:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run every mutant that has no kept outcome."""
-        bench = Bench(self.kept, {item.nodeid: item for item in session.items}, self.budget_s)
+        items = {item.nodeid: item for item in session.items}
+        bench = Bench(self.kept, items, _functions(), self.budget_s)
         gc.freeze()
         for number, mutant in enumerate(self.chosen):
             key = (mutant.path, mutant.line, mutant.index, mutant.what)
