@@ -1,9 +1,11 @@
 """Backends: run tasks in this process, on the cores of this machine or on a cluster (joblib)."""
 
+import asyncio
 import contextlib
 import functools
 import importlib.util
 import itertools
+import json
 import os
 import signal
 import threading
@@ -25,6 +27,9 @@ as threading, are accepted by name."""
 _PACKAGES = {"dask": ("joblib", "distributed"), "sequential": ()}
 PATIENCE_S = 60.0
 """Longest wait for the first worker of a cluster."""
+_CONNECTION_S = 5.0
+_GREETING_S = 30.0
+"""Longest waits for a connection to a scheduler, and for its first words."""
 _WAVE = 2
 """Tasks per worker and call for a backend that returns all at once; a stop loses that many."""
 
@@ -156,6 +161,15 @@ def _connected(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
         yield {"inner_max_num_threads": 1} if backend == "loky" else {}
 
 
+async def _greet(address: str) -> None:
+    """Connect to a scheduler and leave: Dask's client would wait for an answer without end."""
+    import distributed
+
+    options = distributed.Security().get_connection_args("client")
+    connecting = distributed.core.connect(address, timeout=_CONNECTION_S, **options)
+    (await asyncio.wait_for(connecting, _GREETING_S)).abort()
+
+
 @contextlib.contextmanager
 def _dask_client(address: str | None) -> Iterator[Any]:
     """Connect to a scheduler: at an address, in a scheduler file, or the current one."""
@@ -172,15 +186,16 @@ def _dask_client(address: str | None) -> Iterator[Any]:
                 "--address tcp://host:8786, or the scheduler's file"
             ) from None
         return
-    target = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
     try:
-        if "scheduler_file" in target and not Path(address).is_file():
-            raise FileNotFoundError("no such file")  # Dask would wait for it
-        client = distributed.Client(**target, set_as_default=False)
-    except (OSError, ValueError) as error:
+        is_file = address.endswith(".json")
+        contact = str(json.loads(Path(address).read_text())["address"]) if is_file else address
+        distributed.utils.LoopRunner().run_sync(_greet, contact)
+        client = distributed.Client(contact, set_as_default=False)
+    except (OSError, ValueError, LookupError, TypeError) as error:  # TimeoutError is an OSError
+        cause = str(error) or f"no greeting within {_GREETING_S:g} s"
         raise PlannerError(
-            f"no Dask scheduler answers at {shorten(address)} ({shorten(str(error))}); start one "
-            "with `dask scheduler`, or correct the address"
+            f"no Dask scheduler answers at {shorten(address)} ({shorten(cause)}); start one with "
+            "`dask scheduler`, or correct the address"
         ) from None
     with client:
         try:
