@@ -10,8 +10,13 @@ import sys
 def main() -> None:
     """Run the command line; Ctrl-C ends it at once, also while modules are loaded."""
     signal.signal(signal.SIGINT, _end)
-    from planner.cli.program import main as run
+    try:
+        from planner.cli.program import main as run
+    except ImportError as error:  # of a package that the command line itself needs
+        from planner.errors import WRONG_USE, package_fault
 
+        print(f"planner: {package_fault() or error}", file=sys.stderr)
+        sys.exit(WRONG_USE)
     try:
         run(owns_signals=True)
     except SystemExit as ended:

@@ -1,6 +1,8 @@
 """Command line: `planner app`."""
 
 import ipaddress
+import os
+import socket
 import sys
 import urllib.parse
 from pathlib import Path
@@ -40,7 +42,6 @@ def app_command(
 ) -> int:
     """Open the explorer in a browser (extra `app`)."""
     import importlib.util
-    import os
     import signal
     import threading
     import webbrowser
@@ -50,6 +51,7 @@ def app_command(
             "the explorer needs streamlit and plotly; install them with "
             "`pip install 'parallelism-planner[app]'`"
         )
+    _check_port(port, address)
     arguments = server_arguments(port, address, base_url)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FITS))  # until the server takes over
     from click import Abort
@@ -67,6 +69,20 @@ def app_command(
     except Abort:  # what Streamlit's own parser makes of Ctrl-C
         raise KeyboardInterrupt from None
     return FITS
+
+
+def _check_port(port: int, address: str) -> None:
+    """Raise PlannerError if the server cannot listen; Streamlit would exit with 1."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.create_server((address, port), family=family).close()
+    except socket.gaierror:
+        return  # no address at all
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise PlannerError(
+            f"port {port} of {address} cannot be used ({why}); give another with --port"
+        ) from None
 
 
 def server_arguments(port: int, address: str = "127.0.0.1", base_url: str = "") -> list[str]:

@@ -16,10 +16,20 @@ import typer
 from typer.core import TyperGroup
 
 from planner.cli import settings
-from planner.errors import FITS, INTERRUPTED, UNFORESEEN, WRONG_USE, PlannerError, shorten
+from planner.errors import (
+    FITS,
+    INTERRUPTED,
+    UNFORESEEN,
+    WRONG_USE,
+    PlannerError,
+    package_fault,
+    shorten,
+)
 
 _LONGEST = 400
 _PATIENCE_S = 5.0
+_OLD_TYPERS = tuple(f"0.{minor}." for minor in range(19))
+"""Versions of typer that misread options, some of them without an error."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORDS = {
     "Value error, ": "",
@@ -147,6 +157,8 @@ def _plain(message: str) -> str:
 def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
+        if typer.__version__.startswith(_OLD_TYPERS) and (fault := package_fault()):
+            _fail(fault)
         owner = _OWNER if owns_signals else None
         code = _command()(arguments, prog_name="planner", standalone_mode=False, obj=owner)
         sys.stdout.flush()
@@ -173,6 +185,8 @@ def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> N
             _fail(f"{shorten(_plain(message), _LONGEST)} (`{command} --help` shows the options)")
         if os.environ.get("PLANNER_DEBUG"):
             raise
+        if fault := package_fault():
+            _fail(fault)
         cause = shorten(f"{type(error).__name__}: {error}", _LONGEST)
         _fail(
             f"this should not happen: {cause}; report it with the command that you ran, and what "

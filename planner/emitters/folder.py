@@ -35,11 +35,10 @@ def zip_bytes(files: Mapping[str, str]) -> bytes:
 
 
 def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False) -> None:
-    """Write files into a folder, all or none; raises EmitError if one exists, unless `force`."""
+    """Write files into a folder, all or none; raises EmitError for others, unless `force`."""
     where = shorten_path(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        existing = sorted(name for name in files if os.path.lexists(folder / name))
+        existing = sorted(name for name, text in files.items() if _is_other(folder / name, text))
         if existing and not force:
             raise EmitError(
                 f"{where} already holds {', '.join(existing)}; give another folder with -o, or "
@@ -56,17 +55,29 @@ def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False)
         raise EmitError(f"cannot write into {where}: {error}; give another folder") from None
 
 
+def _is_other(path: Path, text: str) -> bool:
+    """True for a file that is not as it would be written, by this run or by one that was killed."""
+    return os.path.lexists(path) and not (path.is_file() and path.read_bytes() == text.encode())
+
+
 def _replace(files: Mapping[str, str], folder: Path) -> None:
-    """Write all files as drafts first, then move each into place."""
-    drafts = Path(tempfile.mkdtemp(prefix=".emit-", dir=folder))
+    """Write all files as drafts first, then move each, or the whole of a new folder, into place."""
+    is_new = not os.path.lexists(folder)
+    place = folder.parent if is_new else folder
+    place.mkdir(parents=True, exist_ok=True)
+    private = Path(tempfile.mkdtemp(prefix=".emit-", dir=place))
+    drafts = private / "drafts"  # with the permissions of a usual folder
     try:
         for name, text in files.items():
             draft = drafts / name
             draft.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(text, encoding="utf-8", newline="\n")
             draft.chmod(_mode(name))
+        if is_new:
+            drafts.rename(folder)
+            return
         for name in files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(drafts / name, folder / name)
     finally:
-        shutil.rmtree(drafts, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
