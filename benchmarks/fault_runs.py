@@ -25,10 +25,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 STATES = ROOT / "benchmarks" / "fault_states.py"
+COUNT = "calls:0"
+"""No state: the command counts its calls and writes, and goes on."""
 LIMIT_S = 600
 """A command that has not ended by then hangs."""
-NOBODY = 54321
-"""A user without an account."""
 _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE = 24, 1
 
 Prepare = Callable[[], None] | None
@@ -68,11 +68,15 @@ class Run:
         stdout: Any = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """Start a command in a session of its own; it stops itself at a state."""
-        environment: dict[str, str | None] = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PLANNER")},
-            **{"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "PLANNER_SETTINGS": ""},
-            **{"HOME": str(self.base / "home"), "TMPDIR": str(self.base / "tmp")},
-            **{"PLANNER_FAULT_COUNTS": str(self.base / "counts.json")},
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PLANNER")}
+        environment = {
+            **own,
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            "PLANNER_SETTINGS": "",
+            "HOME": str(self.base / "home"),
+            "TMPDIR": str(self.base / "tmp"),
+            **({"PLANNER_FAULT_COUNTS": str(self.base / "counts.json")} if state == COUNT else {}),
             **(variables or {}),
         }
         line = [sys.executable, "-P", STATES, state, number, *words.split()]
@@ -184,10 +188,10 @@ def _keep_permissions() -> None:
 
 
 def no_home(run: Run, words: str) -> End:
-    """Run a command without HOME, and as root by a user without an account, as in a container."""
+    """Run a command without HOME, by a user without an account, as in a container."""
     none = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "USER", "LOGNAME"))
-    leave = (lambda: os.setuid(NOBODY)) if os.getuid() == 0 else None
-    return run(words, variables={**none, "PLANNER_SETTINGS": None}, prepare=leave)
+    variables = {**none, "PLANNER_SETTINGS": None, "PLANNER_FAULT_NO_ACCOUNT": "1"}
+    return run(words, variables=variables)
 
 
 def ascii_locale(run: Run, words: str) -> End:

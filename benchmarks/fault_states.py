@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import sys
 from collections import Counter
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 PACKAGE = str(Path(__file__).parent.parent / "planner")
 _FOLDER = os.getcwd()
@@ -83,11 +84,17 @@ def watch(stop: Stop) -> None:
         sys.setprofile(called)
 
 
+def _without_account(user: object) -> NoReturn:
+    raise KeyError(f"no account of {user}")
+
+
 def main() -> None:
     """Run the words as `planner` does."""
     state, number, *words = sys.argv[1:]
     sys.argv = ["planner", *words]
     watch(Stop(state, int(number)))
+    if os.environ.get("PLANNER_FAULT_NO_ACCOUNT"):
+        pwd.getpwuid = pwd.getpwnam = _without_account
     from planner.__main__ import main as run
 
     try:

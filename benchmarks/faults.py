@@ -1,177 +1,111 @@
 """Faults: every command under every fault; what is lost, what is said, and the exit code.
 
-    python benchmarks/faults.py                        # prints the table, about two minutes
+    python benchmarks/faults.py                        # prints the tables, about twenty minutes
     python benchmarks/faults.py --write                # and writes docs/reference/faults.md
     python benchmarks/faults.py --only sweep --only emit
 
-A command that writes runs again after the fault: its files must then hold the same bytes as
-without one, and before that either nothing or all of them. Messages are at most one line. The exit
-code is 1 if anything is lost, a message is longer, or a traceback is printed.
+A command is stopped when it reaches a state (`fault_states.py`), not after a time. A command that
+writes runs again after the fault: its files must then hold the same bytes as without one, and
+before that either nothing or all of them. Nothing may be left running. The exit code is 1 if a run
+loses anything, says more than one sentence, or ends with an exit code that is not the fault's.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import resource
+import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from fault_page import page
+from fault_runs import (
+    COUNT,
+    FAULTS,
+    ROOT,
+    STOPS,
+    End,
+    Run,
+    closed_port,
+    free_port,
+    is_served,
+    run_in_copy,
+    silent_port,
+)
 
-ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "faults.md"
 _JOB = "gpt2 -m laptop -n 1 --global-batch 8 --seq-length 128"
-_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE = 24, 1
-_LIMIT_S = 120
-_DASK = "sweep sweep.toml --into out.csv --backend dask --address "
+_EMIT = "emit gpt2 -m polaris -n 1 --seq-length 1024 -f ddp -o"
+_DASK = "sweep sweep.toml --into out.csv --backend dask --address tcp://127.0.0.1:{port}"
+_RUN = "validate run --world 2 --strategy ddp --steps 2 --attempts 1 --cpu -o out.json"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command, and the file or folder that it writes."""
+    """A command, what it writes, and the states in which it is stopped besides at writes."""
 
     words: str
     output: str = ""
-    warm: bool = True
-    """Whether it is fast enough to be stopped at several moments."""
+    states: tuple[str, ...] = ()
+    """Empty: when half of its calls are made."""
+    is_fixed: bool = True
+    """Whether its output has the same bytes every time: times that are measured have not."""
 
 
 COMMANDS: dict[str, Command] = {
     "plan": Command(f"plan {_JOB} --report out.html", "out.html"),
     "estimate": Command(f"estimate {_JOB}"),
     "simulate": Command(f"simulate {_JOB} --trace out.json", "out.json"),
-    "sweep": Command("sweep sweep.toml --into out.csv --backend sequential", "out.csv"),
+    "sweep": Command("sweep sweep.toml --into out.csv -j 2", "out.csv", ("record:1", "record:3")),
     "models": Command("models"),
     "machines": Command("machines"),
     "frameworks": Command("frameworks"),
     "datasets": Command("datasets"),
     "show": Command("show polaris"),
-    "emit": Command("emit gpt2 -m polaris -n 1 --seq-length 1024 -f ddp -o out", "out"),
+    "emit": Command(f"{_EMIT} out", "out"),
     "check": Command("check job/job.sh -m polaris --model gpt2"),
+    "check --trace": Command("check job --trace -m polaris --model gpt2"),
     "backtest": Command("backtest runs.csv"),
     "calibrate": Command("calibrate --from-runs runs.csv -m selene -o out.toml", "out.toml"),
     "collectives": Command("collectives polaris -n 2"),
     "compare": Command("compare run.log -m polaris --layout job.json"),
     "ask": Command(f"ask batch {_JOB}"),
     "config": Command("config"),
-    "validate": Command("validate trace gpt2 --world 2", warm=False),
+    "validate trace": Command("validate trace gpt2 --world 2"),
+    "validate run": Command(_RUN, "out.json", ("_read:1", "_read:5"), False),
+    "validate collectives": Command(
+        "validate collectives --operation all_reduce --largest 1MiB", "", ("_read:1", "_read:3")
+    ),
+    "validate calibrate": Command(
+        "validate calibrate -o out.toml", "out.toml", ("_read:1", "_read:3"), False
+    ),
 }
 
 
 @dataclass(frozen=True)
-class End:
-    """How a command ended."""
+class Cell:
+    """What became of a command under a fault; an empty string: nothing is wrong."""
 
+    command: str
+    fault: str
+    state: str
     code: int
-    message: str
-    seconds: float
-    printed: str = ""
+    said: tuple[str, ...] = ()
+    lost: str = ""
+    message_fault: str = ""
+    code_fault: str = ""
 
-
-# --- faults --------------------------------------------------------------------------------------
-
-
-def _small_files() -> None:
-    """Let no file grow beyond 100 bytes: a write fails as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-
-
-def run(
-    words: str,
-    folder: Path,
-    *,
-    variables: Mapping[str, str | None] | None = None,
-    prepare: Callable[[], None] | None = None,
-    stdout: Any = subprocess.PIPE,
-    stop: tuple[signal.Signals, float] | None = None,
-) -> End:
-    """Run a command in a folder, and stop it by a signal after some seconds."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    for name, value in (variables or {}).items():
-        environment.pop(name, None)
-        environment |= {name: value} if value is not None else {}
-    begin = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "planner", *words.split()],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        preexec_fn=prepare,
-        text=True,
-        errors="replace",
-    )
-    try:
-        if stop is not None:
-            time.sleep(stop[1])
-            process.send_signal(stop[0])
-        printed, message = process.communicate(timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return End(124, f"no end within {_LIMIT_S} s", _LIMIT_S)
-    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return End(code, message, time.monotonic() - begin, printed or "")
-
-
-def _closed(words: str, folder: Path) -> End:
-    """Run a command whose reader takes one line and goes."""
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        return run(words, folder, stdout=write)
-    finally:
-        os.close(write)
-
-
-def _full_output(words: str, folder: Path) -> End:
-    with open("/dev/full", "w") as full:
-        return run(words, folder, stdout=full)
-
-
-def _read_only(words: str, folder: Path) -> End:
-    """Run a command in a folder that its user must not change."""
-    folder.chmod(0o555)
-    try:
-        return run(words, folder, prepare=_keep_permissions)
-    finally:
-        folder.chmod(0o755)
-
-
-def _keep_permissions() -> None:
-    """Take from root the right to write everywhere."""
-    if os.getuid() == 0:
-        ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
-
-
-_NO_HOME = {"HOME": None, "XDG_CONFIG_HOME": None, "XDG_CACHE_HOME": None}
-_C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-FAULTS: dict[str, Callable[[str, Path], End]] = {
-    "disk full (output)": _full_output,
-    "disk full (files)": lambda words, folder: run(words, folder, prepare=_small_files),
-    "read-only folder": _read_only,
-    "no HOME": lambda words, folder: run(words, folder, variables=_NO_HOME),
-    "LC_ALL=C": lambda words, folder: run(words, folder, variables=_C),
-    "reader gone": _closed,
-}
-STOPS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "Ctrl-C": signal.SIGINT}
-MOMENTS = (0.3, 0.6, 0.9)
-"""When a command that writes is stopped, in parts of its undisturbed time."""
+    @property
+    def wrong(self) -> str:
+        """Everything that is wrong."""
+        return "; ".join(filter(None, (self.lost, self.message_fault, self.code_fault)))
 
 
 # --- inputs and outputs --------------------------------------------------------------------------
@@ -179,11 +113,9 @@ MOMENTS = (0.3, 0.6, 0.9)
 
 def write_inputs(folder: Path) -> None:
     """Write the files that the commands read."""
-    question = {"models": ["gpt2"], "machines": ["laptop", "polaris"], "nodes": [1]}
     workload = {"sequence_length": [128, 256], "global_batch": [8, 16]}
     (folder / "sweep.toml").write_text(
-        "".join(f"{key} = {json.dumps(value)}\n" for key, value in question.items())
-        + "[workload]\n"
+        'models = ["gpt2"]\nmachines = ["laptop", "polaris"]\nnodes = [1, 2, 4]\n[workload]\n'
         + "".join(f"{key} = {json.dumps(value)}\n" for key, value in workload.items())
     )
     example = ROOT / "planner" / "app" / "views" / "runs" / "example_runs.csv"
@@ -191,11 +123,13 @@ def write_inputs(folder: Path) -> None:
     log = "step,time_s,loss\n" + "".join(f"{i},0.28{i % 3},2.5\n" for i in range(1, 9))
     (folder / "run.log").write_text(log)
     layout = {"dp": 4, "micro_batch": 16, "grad_accumulation": 4}
-    workload = {"sequence_length": 1024, "global_batch": 256}
-    job = {"model": "gpt2", "framework": "ddp", "layout": layout, "workload": workload}
+    stated = {"sequence_length": 1024, "global_batch": 256}
+    job = {"model": "gpt2", "framework": "ddp", "layout": layout, "workload": stated}
     (folder / "job.json").write_text(json.dumps(job))
-    end = run("emit gpt2 -m polaris -n 1 --seq-length 1024 -f ddp -o job", folder)
-    assert end.code == 0, end.message
+    with run_in_copy(folder) as run:
+        end = run(f"{_EMIT} job")
+        assert end.code == 0, end.message
+        shutil.copytree(run.work / "job", folder / "job")
 
 
 def contents(folder: Path, name: str) -> dict[str, bytes]:
@@ -205,167 +139,168 @@ def contents(folder: Path, name: str) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-@contextmanager
-def copy_of(inputs: Path) -> Iterator[Path]:
-    """Yield a folder of its own with the inputs."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(inputs, folder, dirs_exist_ok=True)
-        folder.chmod(0o755)
-        yield folder
+# --- what is wrong -------------------------------------------------------------------------------
+
+_PROGRESS = re.compile(r"planner: [\d,]+ of [\d,]+ questions answered in .*|\s*")
 
 
-# --- one cell of the table -----------------------------------------------------------------------
+def own_codes(fault: str, command: Command, plain: int) -> set[int]:
+    """Return the exit codes that belong to a fault."""
+    stops = {"kill -9": 137, "SIGTERM": 143, "Ctrl-C": 130}
+    refused = {"output on a full disk": 2, "old package": 2}
+    written = {"files on a full disk": 2, "read-only folder": 2} if command.output else {}
+    own = {**stops, **refused, **written}.get(fault, plain)
+    return {own, 0} if fault == "reader gone" else {own}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What became of a command under a fault."""
-
-    command: str
-    fault: str
-    code: int
-    message: str
-    wrong: str = ""
-    """What was lost or badly said; empty: nothing."""
-
-
-def said(message: str) -> list[str]:
-    """Return the program's own lines, without the progress of a sweep."""
-    lines = [line for line in message.splitlines() if line.startswith("planner:")]
-    return [line for line in lines if "answered in" not in line]
+def judge_message(end: End, plain: End) -> tuple[tuple[str, ...], str]:
+    """Return what was said beyond progress, and what is wrong with it."""
+    usual = set(plain.message.splitlines())
+    lines = [x for x in end.message.splitlines() if x not in usual and not _PROGRESS.fullmatch(x)]
+    told = tuple(line for line in lines if line.startswith("planner: "))
+    if any("Traceback" in line or "Exception ignored" in line for line in lines):
+        return told, "a traceback"
+    if len(lines) > 1:
+        return told, f"{len(lines)} lines"
+    if end.code in (2, 70, 124, 130) and end.code != plain.code and not told:
+        return told, "nothing is said"
+    return told, ""
 
 
-def judge(command: Command, fault: str, end: End, folder: Path, whole: Mapping[str, bytes]) -> str:
-    """Return what is wrong after a fault; empty if nothing is."""
-    if "Traceback" in end.message or "Exception ignored" in end.message:
-        return "a traceback"
-    lines = said(end.message)
-    if len(lines) > 1 or (end.code in (2, 130) and not lines):
-        return f"{len(lines)} messages"
-    if end.code in (70, 124) or (fault == "reader gone" and end.code):
-        return f"exit code {end.code}"
+def judge_output(command: Command, end: End, run: Run, whole: Mapping[str, bytes]) -> str:
+    """Return what a run lost; run the command again if it wrote nothing."""
+    if end.left:
+        return f"still running: {', '.join(end.left)}"
+    if end.code not in (137, 143) and (left := sorted((run.base / "tmp").iterdir())):
+        return f"temporary files: {left[0].name}"
     if not command.output:
         return ""
-    kept = contents(folder, command.output)
-    if kept and kept != whole:
+    run.work.chmod(0o777)
+    kept = contents(run.work, command.output)
+    same = kept == whole if command.is_fixed else kept.keys() == whole.keys()
+    if kept and not same:
         return "half of the output is there"
     if end.code == 0 and not kept:
         return "no output, and exit code 0"
-    if not kept:
-        again = run(command.words, folder)
-        if again.code or contents(folder, command.output) != whole:
-            return f"the same command again: exit code {again.code}, {again.message[:80]}"
+    again = run(command.words)
+    if kept and again.code == 0 and command.is_fixed:
+        same = contents(run.work, command.output) == whole
+    elif not kept:
+        second = contents(run.work, command.output)
+        same = second == whole if command.is_fixed else second.keys() == whole.keys()
+    if again.code or not same:
+        return f"the same command again: exit code {again.code}, {again.message[-200:]}"
     return ""
 
 
-def cells_of(name: str, inputs: Path) -> list[Cell]:
+def judge(
+    name: str, fault: str, state: str, end: End, run: Run, plain: End, whole: Mapping[str, bytes]
+) -> Cell:
+    """Judge a run of a command under a fault."""
+    command = COMMANDS[name]
+    said, message_fault = judge_message(end, plain)
+    own = own_codes(fault, command, plain.code)
+    code_fault = "" if end.code in own else f"exit code {end.code}, not {min(own)}"
+    lost = judge_output(command, end, run, whole)
+    silent = fault in ("no HOME, no account", "ASCII locale") and command.is_fixed
+    if silent and not code_fault and not lost and not name.startswith("validate"):
+        # a locale may change a letter, not a line
+        lost = "" if end.printed.count("\n") == plain.printed.count("\n") else "other output"
+    return Cell(name, fault, state, end.code, said, lost, message_fault, code_fault)
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+def states_of(command: Command, plain: End, fault: str) -> list[str]:
+    """List the states in which a command is stopped, from its first import to its last write."""
+    states = [*(command.states or (f"calls:{plain.counts['calls'] // 2}",))]
+    if not command.output:
+        return states
+    last = plain.counts.get("writes", 0)
+    places = sorted({1, (1 + last) // 2, last} if fault == "kill -9" else {last})
+    return ["loads:1", *states, *(f"writes:{place}" for place in places)]
+
+
+def cells_of(name: str, inputs: Path) -> Iterator[Cell]:
     """Run a command without a fault, and then under each."""
     command = COMMANDS[name]
-    with copy_of(inputs) as folder:
-        plain = run(command.words, folder)
-        whole = contents(folder, command.output) if command.output else {}
-    if plain.code not in (0, 1, 3):
-        return [Cell(name, "none", plain.code, plain.message, "fails without a fault")]
-    cells = [Cell(name, "none", plain.code, "")]
+    with run_in_copy(inputs) as run:
+        plain = run(command.words, COUNT)
+        whole = contents(run.work, command.output) if command.output else {}
+    fails = plain.code not in (0, 1, 3) or (command.output and not whole)
+    wrong = f"fails without a fault: {plain.message}" if fails else ""
+    yield Cell(name, "none", "", plain.code, lost=wrong)
+    if fails:
+        return
     for fault, number in STOPS.items():
-        for moment in MOMENTS if command.output and command.warm else MOMENTS[1:2]:
-            with copy_of(inputs) as folder:
-                end = run(command.words, folder, stop=(number, moment * plain.seconds))
-                wrong = judge(command, fault, end, folder, whole)
-            cells.append(Cell(name, fault, end.code, end.message.strip(), wrong))
+        for state in states_of(command, plain, fault):
+            with run_in_copy(inputs) as run:
+                end = run(command.words, state, int(number))
+                yield judge(name, fault, state, end, run, plain, whole)
     for fault, cause in FAULTS.items():
-        if fault == "disk full (files)" and not command.output:
+        if fault == "files on a full disk" and not command.output:
             continue
-        with copy_of(inputs) as folder:
-            end = cause(command.words, folder)
-            wrong = judge(command, fault, end, folder, whole)
-        if not wrong and end.code == 0 and fault in ("no HOME", "LC_ALL=C"):
-            wrong = "" if end.printed.count("\n") == plain.printed.count("\n") else "other output"
-        cells.append(Cell(name, fault, end.code, end.message.strip(), wrong))
-    return cells
+        with run_in_copy(inputs) as run:
+            yield judge(name, fault, "", cause(run, command.words), run, plain, whole)
 
 
-def app_cells() -> list[Cell]:
-    """Start the explorer, stop it, and see that no server is left."""
-    cells = []
+def app_cells(inputs: Path) -> Iterator[Cell]:
+    """Start the explorer, stop it while it loads and while it serves; no server may be left."""
     for fault, number in STOPS.items():
-        for wait in (0.4, 5.0):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            with tempfile.TemporaryDirectory() as folder:
-                words = f"app --headless --port {port}"
-                end = run(words, Path(folder), stop=(number, wait))
-            with socket.socket() as probe:
-                left = probe.connect_ex(("127.0.0.1", port)) == 0
-            lines = [line for line in end.message.splitlines() if "Uvicorn" not in line]
-            wrong = (
-                "the server goes on"
-                if left
-                else "a traceback"
-                if "Traceback" in end.message
-                else ""
-            )
-            cells.append(Cell("app", fault, end.code, "\n".join(lines), wrong))
-    return cells
+        with run_in_copy(inputs) as run:
+            end = run(f"app --headless --port {free_port()}", "loads:1", int(number))
+            yield _app_cell(fault, "loads:1", end, served=False)
+    environments: dict[str, dict[str, Any]] = {
+        "none": {},
+        **{fault: {} for fault in STOPS},
+        "read-only folder": {},
+        "no HOME, no account": {"variables": {"HOME": None}},
+        "ASCII locale": {"variables": {"LC_ALL": "C", "PYTHONUTF8": "0"}},
+    }
+    for fault, options in environments.items():
+        with run_in_copy(inputs) as run:
+            run.work.chmod(0o555 if fault == "read-only folder" else 0o777)
+            port = free_port()
+            process = run.start(f"app --headless --port {port}", **options)
+            while process.poll() is None and not is_served(port):
+                time.sleep(0.2)
+            process.send_signal(STOPS.get(fault, signal.SIGTERM))
+            end = run.end(process)
+            yield _app_cell(fault, "serves", end, served=is_served(port))
+    with run_in_copy(inputs) as run, silent_port() as port:
+        yield _app_cell("port taken", "", run(f"app --headless --port {port}"), served=False)
 
 
-def dask_cells(inputs: Path) -> list[Cell]:
-    """Sweep with the address of a scheduler that is not there."""
-    with copy_of(inputs) as folder:
-        end = run(f"{_DASK}tcp://127.0.0.1:1", folder)
-        wrong = "" if end.code == 2 else f"exit code {end.code}"
-        wrong = wrong or ("" if end.seconds < 45 else f"after {end.seconds:.0f} s")
-        wrong = wrong or ("" if len(end.message.splitlines()) == 1 else "several lines")
-        if contents(folder, COMMANDS["sweep"].output):
-            wrong = "a table of nothing"
-    return [Cell("sweep", "dead Dask", end.code, end.message.strip(), wrong)]
+def _app_cell(fault: str, state: str, end: End, *, served: bool) -> Cell:
+    served_codes = {"kill -9": 137, "port taken": 2}
+    loading_codes = {"kill -9": 137, "SIGTERM": 143, "Ctrl-C": 130}
+    own = loading_codes[fault] if state.startswith("loads") else served_codes.get(fault, 0)
+    lines = [line for line in end.message.splitlines() if "Uvicorn" not in line and line.strip()]
+    wrong = "a traceback" if "Traceback" in end.message else ""
+    wrong = wrong or (f"{len(lines)} lines: {lines}" if len(lines) > 1 else "")
+    left = f"still running: {', '.join(end.left)}" if end.left else ""
+    left = left or ("the server goes on" if served else "")
+    code_fault = "" if end.code == own else f"exit code {end.code}, not {own}"
+    said = tuple(line for line in lines if line.startswith("planner: "))
+    return Cell("app", fault, state, end.code, said, left, wrong, code_fault)
 
 
-# --- report --------------------------------------------------------------------------------------
-
-
-def table(cells: list[Cell]) -> str:
-    """Return exit codes by command and fault."""
-    faults = ["none", *STOPS, *FAULTS, "dead Dask"]
-    lines = ["| command | " + " | ".join(faults) + " |", "|---|" + "---:|" * len(faults)]
-    for name in dict.fromkeys(cell.command for cell in cells):
-        row = []
-        for fault in faults:
-            codes = {c.code for c in cells if (c.command, c.fault) == (name, fault)}
-            row.append(" or ".join(str(code) for code in sorted(codes)))
-        lines.append(f"| `{name}` | " + " | ".join(row) + " |")
-    return "\n".join(lines)
-
-
-def sentences(cells: list[Cell]) -> str:
-    """Return one message of every fault and exit code, with how many commands end so."""
-    lines = ["| fault | exit code | commands | what is said |", "|---|---:|---:|---|"]
-    keys = dict.fromkeys((c.fault, c.code) for c in cells if c.fault != "none")
-    for fault, code in keys:
-        same = [cell for cell in cells if (cell.fault, cell.code) == (fault, code)]
-        told = [line for c in same for line in said(c.message) if "/tmp" not in line]
-        count = len({cell.command for cell in same})
-        lines.append(f"| {fault} | {code} | {count} | {told[0] if told else 'nothing'} |")
-    return "\n".join(lines)
-
-
-_INTRODUCTION = """\
-# Faults
-
-Every command under every fault, as `python benchmarks/faults.py --write` finds it. Nothing is lost:
-an output file holds all of an answer or is not there, and the same command then writes the same
-bytes. Commands that write are stopped at three moments, the explorer while it starts and while it
-serves. A sweep goes on from its journal.
-
-Exit codes: 0 the answer is complete, 1 nothing fits, 2 refused or not written, 3 doubts or refused
-rows, 130 interrupted, 137 killed, 143 ended by SIGTERM. A command that was done before the signal
-keeps its own code.
-
-Not covered: a Dask address at which something listens and never answers; `distributed` waits for it
-until Ctrl-C.
-"""
+def address_cells(inputs: Path) -> Iterator[Cell]:
+    """Ask a Dask scheduler and the Hugging Face hub that are not there, or never answer."""
+    hub = "plan nobody/none -m laptop -n 1"
+    for fault, port_of in (("dead address", closed_port), ("silent address", silent_port)):
+        for name, words in (("sweep on Dask", _DASK), ("plan from the hub", hub)):
+            with run_in_copy(inputs) as run, port_of() as port:
+                endpoint = f"http://127.0.0.1:{port}"
+                variables = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"}
+                end = run(words.format(port=port), variables=variables)
+                said, wrong = judge_message(end, End(0))
+                lost = f"still running: {end.left}" if end.left else ""
+                lost = lost or ("a table of nothing" if contents(run.work, "out.csv") else "")
+                code_fault = "" if end.code == 2 else f"exit code {end.code}, not 2"
+                said = tuple(line.replace(str(port), "8786") for line in said)
+                yield Cell(name, fault, "", end.code, said, lost, wrong, code_fault)
 
 
 def main(
@@ -374,23 +309,25 @@ def main(
     processes: Annotated[int, typer.Option(help="Commands at a time.")] = 2,
 ) -> None:
     """Run the matrix; print it, and what is wrong."""
-    chosen = only or [*COMMANDS, "app"]
+    chosen = only or [*COMMANDS, "app", "addresses"]
+    others = {"app": app_cells, "addresses": address_cells}
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(processes) as pool:
         inputs = Path(name)
         write_inputs(inputs)
-        tasks = [pool.submit(cells_of, word, inputs) for word in chosen if word != "app"]
-        tasks += [pool.submit(app_cells)] if "app" in chosen else []
-        tasks += [pool.submit(dask_cells, inputs)] if "sweep" in chosen else []
-        cells = [cell for task in tasks for cell in task.result()]
-    page = f"{_INTRODUCTION}\n{table(cells)}\n\n## What is said\n\n{sentences(cells)}\n"
-    print(page)
-    wrong = [cell for cell in cells if cell.wrong]
-    for cell in wrong:
-        print(f"WRONG {cell.command}, {cell.fault}: {cell.wrong} ({cell.message[:300]!r})")
-    print(f"{len(cells)} runs, {len(wrong)} wrong")
-    if write and not wrong:
-        PAGE.write_text(page)
-    raise typer.Exit(1 if wrong else 0)
+
+        def row(word: str) -> list[Cell]:
+            cells = []
+            for cell in others[word](inputs) if word in others else cells_of(word, inputs):
+                cells.append(cell)
+                note = f"WRONG: {cell.wrong} {cell.said}" if cell.wrong else "as it should"
+                print(f"{cell.command}, {cell.fault} {cell.state}: {cell.code}, {note}", flush=True)
+            return cells
+
+        cells = [cell for row_cells in pool.map(row, chosen) for cell in row_cells]
+    print(text := page(cells))
+    if write and not only:
+        PAGE.write_text(text, encoding="utf-8")
+    raise typer.Exit(1 if any(cell.wrong for cell in cells) else 0)
 
 
 if __name__ == "__main__":

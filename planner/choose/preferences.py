@@ -149,7 +149,7 @@ def user_file() -> Path | None:
     """Path of the user's file, from PLANNER_PREFERENCES or `~/.config/planner`; else None."""
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return Path(named).expanduser() if named else None
+        return Path(os.path.expanduser(named)) if named else None
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     # called hundreds of times by a search: pathlib would take as long as one search of layouts
     path = os.path.join(os.path.expanduser(folder), "planner", "preferences.toml")

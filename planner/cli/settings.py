@@ -41,7 +41,10 @@ def files() -> list[Path]:
     working = Path.cwd()
     candidates = [each / PROJECT_FILE for each in (working, *working.parents)]
     project = next((path for path in candidates if path.is_file()), candidates[0])
-    return [project, Path(named or Path(folder) / "planner" / "settings.toml").expanduser()]
+    return [
+        project,
+        Path(os.path.expanduser(named or os.path.join(folder, "planner", "settings.toml"))),
+    ]
 
 
 @functools.cache
@@ -86,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
                 f"for example {name} = {example}"
             )
         if name in _VARIABLES:
-            values[name] = str(path.parent / Path(str(value)).expanduser())
+            values[name] = str(path.parent / os.path.expanduser(str(value)))
     return values
 
 

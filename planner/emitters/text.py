@@ -39,7 +39,7 @@ def site_folder() -> Path | None:
     if named == "":
         return None
     usual = os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
-    folder = Path(named or os.path.join(usual, "planner", "templates")).expanduser()
+    folder = Path(os.path.expanduser(named or os.path.join(usual, "planner", "templates")))
     if not folder.is_dir():
         if named is None:
             return None

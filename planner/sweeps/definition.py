@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import os
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,7 +93,7 @@ def combinations(tables: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str
 
 def read_sweep(path: str | Path) -> tuple[SweepPart, ...]:
     """Read a sweep from TOML or JSON; raises CatalogueError or DescriptionError if invalid."""
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     text = read_text(path, _LARGEST_FILE, "write lists, which are combined, instead of rows")
     fields = (parse_json if path.suffix == ".json" else parse_toml)(text, str(path))
     if not isinstance(fields, dict):

@@ -1,5 +1,6 @@
 """Runner: answer the open questions of a sweep, and write its table."""
 
+import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ def sweep(
         raise DescriptionError(f"limit = {limit} must be 0 or more")
     questions = _list_questions(file, fields)
     check_backend(backend, jobs, address)
-    table = None if into is None else Path(into).expanduser()
+    table = None if into is None else Path(os.path.expanduser(into))
     if table is not None:
         check_table(table, journal_of(table))
     progress = progress if isinstance(progress, Progress) else Progress(progress)

@@ -1,5 +1,6 @@
 """Reading: a job's configuration files, each recognised by its content."""
 
+import os
 from pathlib import Path
 
 from planner.describe.configurations.configuration import Configuration, joined
@@ -43,7 +44,7 @@ def read_configuration(path: str | Path, *more: str | Path) -> Configuration:
     """Read layout, workload and framework from the files of one job; raises CatalogueError."""
     texts = {}
     for name in (path, *more):
-        where = Path(name).expanduser()
+        where = Path(os.path.expanduser(name))
         texts[str(name)] = read_text(where, MAX_BYTES)
     return joined([read_configuration_text(text, name) for name, text in texts.items()])
 

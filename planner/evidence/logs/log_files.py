@@ -1,5 +1,6 @@
 """Log files: read logs of real runs as profile, events, table or lines, by their content."""
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ _PROBE_BYTES = 65_536
 
 def read_log(path: str | Path, columns: Mapping[str, str] | None = None) -> RunLog:
     """Read a log file or a folder of TensorBoard events; `columns` names those of figures."""
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
     where = shorten_path(path)
     try:
         return _read(place, where, columns or {})

@@ -1,6 +1,7 @@
 """Log job: the job of a logged run, from a JSON file, or from the log itself with a note."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,7 +147,7 @@ def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any
         where, data = "layout", dict(layout)
     else:
         where = shorten(str(layout))
-        data = parse_json(read_text(Path(layout).expanduser()), where)
+        data = parse_json(read_text(Path(os.path.expanduser(layout))), where)
     if not isinstance(data, dict):
         raise CatalogueError(f'{where} must hold an object, such as {{"dp": 4, "tp": 2}}')
     if "best" in data:

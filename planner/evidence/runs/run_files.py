@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -121,9 +122,9 @@ def read_measured(
     """Read a file of runs of a job's machine and model: CSV, log, comparison or probe's folder."""
     text = str(file)
     log, _, job = text.rpartition("=")
-    if log and not Path(text).expanduser().exists():
+    if log and not Path(os.path.expanduser(text)).exists():
         return [_of_log(log, job, own_machine, model)]
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if jobs := sorted(path.glob("*/layout.json")):
         return [_of_probe(job, own_machine) for job in jobs]
     head = "" if path.is_dir() else _head(path)
@@ -186,7 +187,7 @@ def _of_log(
             "--json`"
         )
     # compare_log reports what is wrong with the job's file
-    states_model = job and "model" in _json(Path(job).expanduser())
+    states_model = job and "model" in _json(Path(os.path.expanduser(job)))
     try:
         result = compare_log(log, own_machine, job, model=None if states_model else model)
     except LogError:
