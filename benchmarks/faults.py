@@ -19,8 +19,8 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,9 +40,11 @@ from fault_runs import (
     silent_port,
 )
 
+KEPT = ROOT / "build" / "faults.json"
+"""Rows that have run."""
 PAGE = ROOT / "docs" / "reference" / "faults.md"
 _JOB = "gpt2 -m laptop -n 1 --global-batch 8 --seq-length 128"
-_EMIT = "emit gpt2 -m polaris -n 1 --seq-length 1024 -f ddp -o"
+_EMIT = "emit gpt2 -m polaris -n 1 --seq-length 1024 -o"
 _DASK = "sweep sweep.toml --into out.csv --backend dask --address tcp://127.0.0.1:{port}"
 _RUN = "validate run --world 2 --strategy ddp --steps 2 --attempts 1 --cpu -o out.json"
 
@@ -69,9 +71,9 @@ COMMANDS: dict[str, Command] = {
     "frameworks": Command("frameworks"),
     "datasets": Command("datasets"),
     "show": Command("show polaris"),
-    "emit": Command(f"{_EMIT} out", "out"),
+    "emit": Command(f"{_EMIT} out -f ddp", "out"),
     "check": Command("check job/job.sh -m polaris --model gpt2"),
-    "check --trace": Command("check job --trace -m polaris --model gpt2"),
+    "check --trace": Command("check traced --trace"),
     "backtest": Command("backtest runs.csv"),
     "calibrate": Command("calibrate --from-runs runs.csv -m selene -o out.toml", "out.toml"),
     "collectives": Command("collectives polaris -n 2"),
@@ -127,9 +129,10 @@ def write_inputs(folder: Path) -> None:
     job = {"model": "gpt2", "framework": "ddp", "layout": layout, "workload": stated}
     (folder / "job.json").write_text(json.dumps(job))
     with run_in_copy(folder) as run:
-        end = run(f"{_EMIT} job")
-        assert end.code == 0, end.message
-        shutil.copytree(run.work / "job", folder / "job")
+        for framework, name in (("ddp", "job"), ("fsdp2", "traced")):
+            end = run(f"{_EMIT} {name} -f {framework}")
+            assert end.code == 0, end.message
+            shutil.copytree(run.work / name, folder / name)
 
 
 def contents(folder: Path, name: str) -> dict[str, bytes]:
@@ -161,7 +164,7 @@ def judge_message(end: End, plain: End) -> tuple[tuple[str, ...], str]:
     if any("Traceback" in line or "Exception ignored" in line for line in lines):
         return told, "a traceback"
     if len(lines) > 1:
-        return told, f"{len(lines)} lines"
+        return told, f"{len(lines)} lines: {lines[:2]}"
     if end.code in (2, 70, 124, 130) and end.code != plain.code and not told:
         return told, "nothing is said"
     return told, ""
@@ -303,29 +306,45 @@ def address_cells(inputs: Path) -> Iterator[Cell]:
                 yield Cell(name, fault, "", end.code, said, lost, wrong, code_fault)
 
 
+def read_kept() -> dict[str, list[Cell]]:
+    """Read the rows of earlier runs."""
+    rows = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
+    return {name: [Cell(**fields) for fields in cells] for name, cells in rows.items()}
+
+
+def run_row(name: str, inputs: Path) -> list[Cell]:
+    """Run a row of the matrix, and print its cells as they come."""
+    makers = {"app": app_cells, "addresses": address_cells}
+    cells = []
+    for cell in makers[name](inputs) if name in makers else cells_of(name, inputs):
+        cells.append(cell)
+        note = f"WRONG: {cell.wrong}; {cell.said}" if cell.wrong else "as it should"
+        print(f"{cell.command}, {cell.fault} {cell.state}: {cell.code}, {note}", flush=True)
+    return cells
+
+
 def main(
-    only: Annotated[list[str] | None, typer.Option(help="Commands.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Rows to run; the others are kept.")
+    ] = None,
     write: Annotated[bool, typer.Option(help="Write the page.")] = False,
-    processes: Annotated[int, typer.Option(help="Commands at a time.")] = 2,
+    processes: Annotated[int, typer.Option(help="Rows at a time.")] = 2,
 ) -> None:
     """Run the matrix; print it, and what is wrong."""
-    chosen = only or [*COMMANDS, "app", "addresses"]
-    others = {"app": app_cells, "addresses": address_cells}
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(processes) as pool:
-        inputs = Path(name)
+    names = [*COMMANDS, "app", "addresses"]
+    rows = read_kept() if only else {}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
+        inputs = Path(folder)
         write_inputs(inputs)
-
-        def row(word: str) -> list[Cell]:
-            cells = []
-            for cell in others[word](inputs) if word in others else cells_of(word, inputs):
-                cells.append(cell)
-                note = f"WRONG: {cell.wrong} {cell.said}" if cell.wrong else "as it should"
-                print(f"{cell.command}, {cell.fault} {cell.state}: {cell.code}, {note}", flush=True)
-            return cells
-
-        cells = [cell for row_cells in pool.map(row, chosen) for cell in row_cells]
+        tasks = {pool.submit(run_row, name, inputs): name for name in only or names}
+        for task in as_completed(tasks):
+            rows[tasks[task]] = task.result()
+            KEPT.parent.mkdir(exist_ok=True)
+            kept = {name: [asdict(cell) for cell in cells] for name, cells in rows.items()}
+            KEPT.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    cells = [cell for name in names for cell in rows.get(name, ())]
     print(text := page(cells))
-    if write and not only:
+    if write and rows.keys() == set(names):
         PAGE.write_text(text, encoding="utf-8")
     raise typer.Exit(1 if any(cell.wrong for cell in cells) else 0)
 

@@ -18,7 +18,7 @@ def main() -> None:
         print(f"planner: {package_fault() or error}", file=sys.stderr)
         sys.exit(WRONG_USE)
     try:
-        run(owns_signals=True)
+        run(end=_end)
     except SystemExit as ended:
         if ended.code:
             _leave_launcher(ended.code)

@@ -77,24 +77,24 @@ def shorten_path(path: object, limit: int = 80) -> str:
 
 def package_fault() -> str:
     """Say which package is missing or too old, and how to install it; empty if none is."""
-    import re
     from importlib import metadata
-
-    def numbers(version: str) -> list[int]:
-        return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
     try:
         requirements = metadata.requires("parallelism-planner") or []
     except metadata.PackageNotFoundError:  # a checkout that was not installed
         return ""
     for requirement in requirements:
-        stated, _, marker = requirement.partition(";")
+        stated, _, extra = requirement.partition(";")
         name, _, oldest = stated.strip().partition(">=")
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            version = "" if "extra" not in marker else oldest
-        if numbers(version) < numbers(oldest):
-            installed = f"{name} {version} is installed" if version else f"{name} is missing"
-            return f"{installed}, planner needs {stated}; run `pip install '{stated}'`"
+            version = oldest if extra else "0"
+        if _numbers(version) < _numbers(oldest):
+            state = "is missing" if version == "0" else f"{version} is installed"
+            return f"{name} {state}, and planner needs {stated}; run `pip install '{stated}'`"
     return ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()]

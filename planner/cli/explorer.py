@@ -4,6 +4,7 @@ import ipaddress
 import os
 import socket
 import sys
+import tomllib
 import urllib.parse
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +13,7 @@ import typer
 
 from planner.errors import FITS, PlannerError, shorten
 
-THEME = {
-    "font": "sans-serif",
-    "baseRadius": "small",
-    "light.primaryColor": "#0072B2",
-    "light.textColor": "#000000",
-    "dark.primaryColor": "#0072B2",
-    "dark.linkColor": "#56B4E9",
-    "dark.textColor": "#FFFFFF",
-}
-"""Theme of the explorer; `.streamlit/config.toml` of a checkout repeats it."""
+_PAGE = Path(__file__).parents[1] / "app" / "__main__.py"
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +34,6 @@ def app_command(
 ) -> int:
     """Open the explorer in a browser (extra `app`)."""
     import importlib.util
-    import signal
     import threading
     import webbrowser
 
@@ -53,7 +44,6 @@ def app_command(
         )
     _check_port(port, address)
     arguments = server_arguments(port, address, base_url)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FITS))  # until the server takes over
     from click import Abort
     from streamlit.web.cli import main
 
@@ -103,16 +93,7 @@ def server_arguments(port: int, address: str = "127.0.0.1", base_url: str = "") 
         "server.baseUrlPath": public.path.strip("/"),
         # a proxy's own host: pages from elsewhere are refused
         **({"browser.serverAddress": public.hostname} if public.hostname else {}),
-        # Streamlit would ask for an e-mail address before it opens a browser
-        "server.headless": "true",
-        "browser.gatherUsageStats": "false",
-        "server.maxUploadSize": 5,
-        "client.toolbarMode": "minimal",
-        "client.showErrorDetails": "none",
-        # otherwise two runs of one session could overlap and corrupt its shared state
-        "runner.fastReruns": "false",
-        **{f"theme.{name}": value for name, value in THEME.items()},
+        **tomllib.loads(_PAGE.with_name("server.toml").read_text(encoding="utf-8")),
     }
-    page = Path(__file__).parents[1] / "app" / "__main__.py"
     words = [f"--{name}={value}" for name, value in options.items()]
-    return ["run", str(page), *words]
+    return ["run", str(_PAGE), *words]

@@ -15,44 +15,27 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+import planner
 from planner.cli import settings
-from planner.errors import (
-    FITS,
-    INTERRUPTED,
-    UNFORESEEN,
-    WRONG_USE,
-    PlannerError,
-    package_fault,
-    shorten,
-)
+from planner.errors import FITS, INTERRUPTED, UNFORESEEN, WRONG_USE, PlannerError, shorten
 
 _LONGEST = 400
 _PATIENCE_S = 5.0
 _OLD_TYPERS = tuple(f"0.{minor}." for minor in range(19))
 """Versions of typer that misread options, some of them without an error."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_WORDS = {
-    "Value error, ": "",
-    "Input should be a valid integer, unable to parse string as an integer": (
-        "write a whole number in full, such as 32768"
-    ),
-    "Input should be greater than or equal to": "must be at least",
-    "Input should be less than or equal to": "must be at most",
-    "Input should be a valid number, unable to parse string as a number": "write a number",
-}
-"""Phrases of the option parser's error messages, and their plain replacements."""
-
-
 _WITH_STATE = ("sweep", "app", "calibrate", "validate")
 """Commands that have processes or a journal to end; the others end at once on Ctrl-C."""
 
-_OWNER = "owner of signals"
-"""Object of the context if this process runs the command line alone, as the program does."""
 
-_TABLES = tomllib.loads(
-    resources.files("planner.cli.options").joinpath("commands.toml").read_text(encoding="utf-8")
-)
-COMMANDS = {name: (table["module"], table["summary"]) for name, table in _TABLES.items()}
+def _read(name: str) -> dict[str, Any]:
+    folder = resources.files("planner.cli.options")
+    return tomllib.loads(folder.joinpath(name).read_text(encoding="utf-8"))
+
+
+COMMANDS = {
+    name: (table["module"], table["summary"]) for name, table in _read("commands.toml").items()
+}
 """Commands in the order of the help: the module that registers each, and its summary."""
 
 
@@ -67,8 +50,8 @@ class CommandGroup(TyperGroup):
         """Load a command by name; None if there is none."""
         if name not in COMMANDS:
             return None
-        if name in _WITH_STATE and ctx is not None and ctx.obj is _OWNER:
-            signal.signal(signal.SIGINT, _interrupt)
+        if name in _WITH_STATE and ctx is not None and ctx.obj is not None:
+            signal.signal(signal.SIGINT, functools.partial(_interrupt, ctx.obj))
         application = typer.Typer(rich_markup_mode=None)
         importlib.import_module(COMMANDS[name][0]).register(application)
         return typer.main.get_group(application).get_command(ctx, name)
@@ -98,25 +81,18 @@ app = typer.Typer(
 )
 
 
-def _interrupt(*_: object) -> NoReturn:
+def _interrupt(end: Callable[..., None], *_: object) -> NoReturn:
     """Raise KeyboardInterrupt; should an import or a library swallow it, end the program."""
-    sys.unraisablehook = _end
-    timer = threading.Timer(_PATIENCE_S, _end)
+    sys.unraisablehook = end
+    timer = threading.Timer(_PATIENCE_S, end)
     timer.daemon = True
     timer.start()
     raise KeyboardInterrupt
 
 
-def _end(*_: object) -> NoReturn:
-    os.write(2, b"planner: interrupted\n")
-    os._exit(INTERRUPTED)
-
-
 def _print_version(is_given: bool) -> None:
-    import importlib.metadata
-
     if is_given:
-        print(f"planner {importlib.metadata.version('parallelism-planner')}")
+        print(f"planner {planner.__version__}")
         raise typer.Exit
 
 
@@ -149,18 +125,17 @@ def _end_unread() -> NoReturn:
 
 
 def _plain(message: str) -> str:
-    for words, plain in _WORDS.items():
+    for words, plain in _read("phrases.toml").items():
         message = message.replace(words, plain)
     return message
 
 
-def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> NoReturn:
-    """Run the command line and exit; no traceback reaches a user."""
+def main(arguments: list[str] | None = None, *, end: Callable[..., None] | None = None) -> NoReturn:
+    """Run the command line and exit; `end` ends a process of its own that is interrupted."""
     try:
-        if typer.__version__.startswith(_OLD_TYPERS) and (fault := package_fault()):
-            _fail(fault)
-        owner = _OWNER if owns_signals else None
-        code = _command()(arguments, prog_name="planner", standalone_mode=False, obj=owner)
+        if typer.__version__.startswith(_OLD_TYPERS):
+            raise ImportError(f"typer {typer.__version__} is too old")
+        code = _command()(arguments, prog_name="planner", standalone_mode=False, obj=end)
         sys.stdout.flush()
     except PlannerError as error:
         _fail(str(error))
@@ -185,6 +160,8 @@ def main(arguments: list[str] | None = None, *, owns_signals: bool = False) -> N
             _fail(f"{shorten(_plain(message), _LONGEST)} (`{command} --help` shows the options)")
         if os.environ.get("PLANNER_DEBUG"):
             raise
+        from planner.errors import package_fault
+
         if fault := package_fault():
             _fail(fault)
         cause = shorten(f"{type(error).__name__}: {error}", _LONGEST)

@@ -33,7 +33,7 @@ def sweep_command(
         typer.Option(
             "--backend",
             metavar="NAME",
-            help="loky (cores of this machine), sequential, dask, or another of joblib's.",
+            help="loky (cores of this machine), sequential, threading, or dask.",
         ),
     ] = "loky",
     jobs: Annotated[

@@ -45,14 +45,13 @@ def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False)
                 "overwrite with --force"
             )
         _replace(files, folder)
-    except OSError as error:
-        raise EmitError(
-            f"cannot write into {where}: {error.strerror}; give a folder you may write with -o"
-        ) from None
     except EmitError:
         raise
-    except ValueError as error:  # a null byte
-        raise EmitError(f"cannot write into {where}: {error}; give another folder") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        why = getattr(error, "strerror", None) or error
+        raise EmitError(
+            f"cannot write into {where}: {why}; give a folder you may write with -o"
+        ) from None
 
 
 def _is_other(path: Path, text: str) -> bool:

@@ -4,25 +4,25 @@ import asyncio
 import contextlib
 import functools
 import importlib.util
-import itertools
 import json
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from planner.errors import PlannerError, shorten
 from planner.sweeps.answer_cells import Answer, answer_task
 from planner.sweeps.questions import Task
 from planner.units import either
 
-BACKENDS = ("loky", "sequential", "dask")
-"""Processes on the cores of this machine, this process, a Dask cluster. Other joblib backends, such
-as threading, are accepted by name."""
+BACKENDS = ("loky", "sequential", "threading", "dask")
+"""Processes on the cores of this machine, this process, its threads, a Dask cluster."""
 
 _PACKAGES = {"dask": ("joblib", "distributed"), "sequential": ()}
 PATIENCE_S = 60.0
@@ -30,12 +30,12 @@ PATIENCE_S = 60.0
 _CONNECTION_S = 5.0
 _GREETING_S = 30.0
 """Longest waits for a connection to a scheduler, and for its first words."""
-_WAVE = 2
-"""Tasks per worker and call for a backend that returns all at once; a stop loses that many."""
 
 
 def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> None:
     """Raise PlannerError if a backend is unknown, lacks a package, or takes no address."""
+    if backend not in BACKENDS:
+        raise PlannerError(f"the backend {shorten(backend)} is not known; use {either(BACKENDS)}")
     for package in _PACKAGES.get(backend, ("joblib",)):
         if importlib.util.find_spec(package) is None:
             extra = "dask" if backend == "dask" else "sweep"
@@ -43,10 +43,6 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
                 f"the backend {shorten(backend)} needs {package}; install it with `pip install "
                 f"'parallelism-planner[{extra}]'`, or use --backend sequential"
             )
-    if backend not in BACKENDS and backend not in (further := _joblib_backends()):
-        raise PlannerError(
-            f"the backend {shorten(backend)} is not known; use {either((*BACKENDS, *further))}"
-        )
     if jobs == 0:
         raise PlannerError("jobs = 0 starts no worker; give 1 or more, or -1 for all cores")
     if address is not None and backend != "dask":
@@ -54,12 +50,6 @@ def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> N
             f"address = {shorten(address)}: the backend {shorten(backend)} runs on this machine; "
             "use dask, or leave address out"
         )
-
-
-def _joblib_backends() -> list[str]:
-    from joblib.parallel import BACKENDS as registered
-
-    return [name for name in sorted(registered) if name not in BACKENDS]
 
 
 def answer_tasks(
@@ -70,7 +60,9 @@ def answer_tasks(
         if not tasks or backend == "sequential":
             yield from map(answer_task, tasks)
             return
-        with _connected(backend, address) as options:
+        here = {"inner_max_num_threads": 1} if backend == "loky" else {}
+        place = _dask_client(address) if backend == "dask" else contextlib.nullcontext(here)
+        with place as options:
             yield from _parallel(tasks, backend, jobs, options)
     except PlannerError:
         raise
@@ -87,49 +79,28 @@ def _parallel(
     tasks: Sequence[Task], backend: str, jobs: int, options: dict[str, Any]
 ) -> Iterator[list[Answer]]:
     import joblib
-    from joblib.parallel import get_active_backend
-
-    with joblib.parallel_config(backend, n_jobs=jobs, **options):
-        chosen, _ = get_active_backend()
-        of_worker = functools.partial(answer_in_worker, os.getpid())
-        answer = joblib.delayed(of_worker if backend == "loky" else answer_task)
-        calls = (answer(task) for task in tasks)
-        if chosen.supports_return_generator:
-            # a task holds several questions already: joblib must not batch tasks
-            parallel = joblib.Parallel(batch_size=1, return_as="generator_unordered")
-            with _interrupts_blocked():  # the workers start here
-                answers = parallel(calls)
-            yield from _quietly_closed(answers)
-            return
-        with joblib.Parallel(batch_size=1) as parallel:
-            width = _WAVE * max(chosen.effective_n_jobs(jobs), 1)
-            while wave := list(itertools.islice(calls, width)):
-                yield from parallel(wave)
-
-
-def _quietly_closed(answers: Generator[list[Answer]]) -> Iterator[list[Answer]]:
-    """Yield answers; on a stop, cancel the rest without joblib's warning."""
-    try:
-        # `yield from` would close `answers` while the warnings are still on
-        for answer in answers:  # noqa: UP028
-            yield answer
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            answers.close()
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread until the end, so that worker processes inherit the block."""
     from joblib.externals.loky.backend import resource_tracker
 
     from planner.validate.ranks.launch import interrupts_blocked
 
-    # a tracker that starts later would unblock the signal again
-    resource_tracker.ensure_running()
-    with interrupts_blocked():
-        yield
+    with joblib.parallel_config(backend, n_jobs=jobs, **options):
+        of_worker = functools.partial(answer_in_worker, os.getpid())
+        answer = joblib.delayed(of_worker if backend == "loky" else answer_task)
+        # a task holds several questions already: joblib must not batch tasks
+        parallel = joblib.Parallel(batch_size=1, return_as="generator_unordered")
+        # a tracker that starts later would unblock the signal again, and warn of a killed sweep
+        with mock.patch.object(sys, "warnoptions", ["ignore"]):
+            resource_tracker.ensure_running()
+        with interrupts_blocked():  # workers that start here ignore Ctrl-C
+            answers = parallel(answer(task) for task in tasks)
+        try:
+            # `yield from` would close `answers` while the warnings are still on
+            for each in answers:  # noqa: UP028
+                yield each
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a stop cancels the rest
+                answers.close()
 
 
 def answer_in_worker(parent: int, task: Task) -> list[Answer]:
@@ -152,26 +123,18 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@contextlib.contextmanager
-def _connected(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
-    if backend == "dask":
-        with _dask_client(address) as client:
-            yield {"client": client}
-    else:
-        yield {"inner_max_num_threads": 1} if backend == "loky" else {}
-
-
 async def _greet(address: str) -> None:
     """Connect to a scheduler and leave: Dask's client would wait for an answer without end."""
-    import distributed
+    from distributed import Security
+    from distributed.comm.core import connect
 
-    options = distributed.Security().get_connection_args("client")
-    connecting = distributed.core.connect(address, timeout=_CONNECTION_S, **options)
+    options = Security().get_connection_args("client")
+    connecting = connect(address, timeout=_CONNECTION_S, **options)
     (await asyncio.wait_for(connecting, _GREETING_S)).abort()
 
 
 @contextlib.contextmanager
-def _dask_client(address: str | None) -> Iterator[Any]:
+def _dask_client(address: str | None) -> Iterator[dict[str, Any]]:
     """Connect to a scheduler: at an address, in a scheduler file, or the current one."""
     import dask
     import distributed
@@ -179,7 +142,7 @@ def _dask_client(address: str | None) -> Iterator[Any]:
     address = address or dask.config.get("scheduler-address", None)
     if address is None:
         try:
-            yield distributed.default_client()
+            yield {"client": distributed.default_client()}
         except ValueError:
             raise PlannerError(
                 "the backend dask needs the address of its scheduler; give for example "
@@ -205,4 +168,4 @@ def _dask_client(address: str | None) -> Iterator[Any]:
                 f"the Dask scheduler at {shorten(address)} has no worker after {PATIENCE_S:g} s; "
                 "start some with `dask worker`"
             ) from None
-        yield client
+        yield {"client": client}

@@ -102,8 +102,6 @@ def check_table(path: Path, journal: Path) -> None:
             "Parquet needs pyarrow; install it with `pip install 'parallelism-planner[sweep]'`, or "
             "name a .csv file"
         )
-    if path.is_dir():
-        raise WriteError(f"{where} is a directory; name a file in it")
     if path.exists() and not journal.exists():
         raise WriteError(
             f"{where} exists, and no journal of a sweep is next to it; move it away, or give "

@@ -65,7 +65,7 @@ def sweep(
     `devices`, `nodes`, `frameworks`, `workload`, `layout`, `rows` and `kind` (plan, estimate). Each
     combination of the lists is a question. `into` is a .parquet or .csv
     file; a journal next to it keeps the answers, so that the same call resumes a stopped sweep.
-    `backend` is loky, sequential, dask or another of joblib's; `address` is Dask's scheduler.
+    `backend` is loky, sequential, threading or dask; `address` is Dask's scheduler.
     A refused question is a row whose column `error` gives the reason.
     """
     if limit is not None and limit < 0:

@@ -139,7 +139,7 @@ def test_a_table_of_another_program_is_left_alone(tmp_path: Path) -> None:
         ("results.xlsx", "name a .parquet or .csv file"),
         ("results", "name a .parquet or .csv file"),
         ("absent/results.csv", "No such file or directory"),
-        ("folder.csv", "is a directory"),
+        ("folder.csv", "exists, and no journal"),
     ],
 )
 def test_a_table_that_cannot_be_written_is_refused_first(
