@@ -95,9 +95,10 @@ def _template(line: str) -> Template:
 
 @functools.lru_cache(maxsize=8)
 def _environment(folder: Path | None) -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import SandboxedEnvironment
 
-    environment = Environment(
+    environment = SandboxedEnvironment(
         loader=FileSystemLoader([*([folder] if folder else []), *_FOLDERS]),
         undefined=StrictUndefined,
         trim_blocks=True,
