@@ -1,22 +1,25 @@
-"""Fuzz: malformed input of every kind; each case must end in an answer or in one sentence.
+"""Fuzz: real inputs of every reader, mutated; each case must end in an answer or in one sentence.
 
-    python benchmarks/fuzz.py --cases 100000             # all kinds of input, in equal parts
-    python benchmarks/fuzz.py --kind logs --first 17 --cases 1 --verbose      # one case again
+    python benchmarks/fuzz.py --cases 100000 --write     # all readers, and docs/reference/fuzz.md
+    python benchmarks/fuzz.py --reader logs --first 17 --cases 1 --verbose      # one case again
 
-Kind and number identify a case: they always make the same input. Every case has a CPU time and a
-memory limit. Answers must be finite; a refusal is a `PlannerError`, or exit code 2, with one
-printed line. The exit code is 1 if any case ends otherwise.
+Reader and number identify a case: they always make the same input. Every case has a CPU time and a
+memory limit. Answers must be finite, not negative and consistent; a refusal is a `PlannerError`,
+or exit code 2, with one printed line that has a remedy. The exit code is 1 if any case ends
+otherwise.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import resource
 import signal
 import sys
 import tempfile
+import tomllib
 import traceback
 import warnings
 from collections import Counter, defaultdict
@@ -27,15 +30,18 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from fuzz_inputs import KINDS, Odd, Refused
+from fuzzing.checks import Odd, Refused, check_refusal
+from fuzzing.readers import READERS
 
 from planner.errors import PlannerError
 
 OUTCOMES = ("answer", "refusal", "traceback", "odd", "hang")
 WRONG = OUTCOMES[2:]
-SECONDS, MEMORY_BYTES = 12, 4 * 2**30
-_LONGEST_REFUSAL = 1500
+SECONDS, MEMORY_BYTES = 20, 4 * 2**30
 _SHOWN = 3
+_ROOT = Path(__file__).parent.parent
+PAGE = _ROOT / "docs" / "reference" / "fuzz.md"
+_MENDED = Path(__file__).parent / "fuzzing" / "mended.toml"
 
 
 class Hang(BaseException):
@@ -46,7 +52,7 @@ class Hang(BaseException):
 class Result:
     """Outcome of one case."""
 
-    kind: str
+    reader: str
     number: int
     outcome: str
     what: str = ""
@@ -56,27 +62,32 @@ class Result:
 # --- one case ----------------------------------------------------------------------------------
 
 
-def run_case(kind: str, number: int, folder: Path) -> Result:
+def run_case(name: str, number: int, folder: Path) -> Result:
     """Make the input of a case, use it, and return the outcome."""
-    rng = random.Random(f"{kind}:{number}")
+    rng = random.Random(f"{name}:{number}")
     try:
         with warnings.catch_warnings(), np.errstate(all="warn", under="ignore"):
             warnings.simplefilter("error", RuntimeWarning)
-            KINDS[kind](rng, folder)
+            READERS[name].case(rng, folder)
     except (PlannerError, Refused) as error:
-        said = str(error)
-        if "\n" in said.strip() or len(said) > _LONGEST_REFUSAL or not said.strip():
-            return Result(kind, number, "odd", f"refusal of {len(said)} characters: {said[:90]!r}")
-        return Result(kind, number, "refusal")
+        return _refused(name, number, str(error))
     except Odd as error:
-        return Result(kind, number, "odd", str(error)[:200])
+        return Result(name, number, "odd", str(error)[:300])
     except Hang:
-        return Result(kind, number, "hang", _place(sys.exc_info()[2]))
+        return Result(name, number, "hang", _place(sys.exc_info()[2]))
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         outcome = "odd" if isinstance(error, RuntimeWarning) else "traceback"
         place = _place(error.__traceback__)
-        return Result(kind, number, outcome, f"{place} {type(error).__name__}: {error}"[:200])
-    return Result(kind, number, "answer")
+        return Result(name, number, outcome, f"{place} {type(error).__name__}: {error}"[:200])
+    return Result(name, number, "answer")
+
+
+def _refused(name: str, number: int, text: str) -> Result:
+    try:
+        check_refusal(text)
+    except Odd as error:
+        return Result(name, number, "odd", str(error)[:300])
+    return Result(name, number, "refusal", text[:200])
 
 
 def _place(trace: Any) -> str:
@@ -102,9 +113,10 @@ def _limits() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _child(kind: str, numbers: range, pipe: int) -> None:
+def _child(name: str, numbers: range, pipe: int) -> None:
     """Run cases and write their outcomes; an uninterruptible call ends the process."""
     _limits()
+    logging.disable(logging.WARNING)  # of Streamlit, which runs no page here
     sys.stdin = open(os.devnull)  # noqa: SIM115
     with tempfile.TemporaryDirectory() as folder, os.fdopen(pipe, "w") as out:
         os.chdir(folder)
@@ -114,14 +126,14 @@ def _child(kind: str, numbers: range, pipe: int) -> None:
             resource.setrlimit(resource.RLIMIT_CPU, (hard, resource.RLIM_INFINITY))
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
-                result = run_case(kind, number, Path(folder))
+                result = run_case(name, number, Path(folder))
             except Hang:
-                result = Result(kind, number, "hang", "between two calls")
+                result = Result(name, number, "hang", "between two calls")
             signal.setitimer(signal.ITIMER_PROF, 0)
             print(json.dumps([number, result.outcome, result.what]), file=out, flush=True)
 
 
-def run_cases(kind: str, numbers: range) -> Iterator[Result]:
+def run_cases(name: str, numbers: range) -> Iterator[Result]:
     """Yield results of cases in order; a case that kills the process counts as a hang."""
     left = numbers
     while left:
@@ -132,7 +144,7 @@ def run_cases(kind: str, numbers: range) -> Iterator[Result]:
             os.close(read)
             code = 1
             try:
-                _child(kind, left, write)
+                _child(name, left, write)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -144,31 +156,48 @@ def run_cases(kind: str, numbers: range) -> Iterator[Result]:
             for line in lines:
                 number, outcome, what = json.loads(line)
                 done = number + 1
-                yield Result(kind, number, outcome, what)
+                yield Result(name, number, outcome, what)
         os.waitpid(child, 0)
         if done < left.stop:
-            yield Result(kind, done, "hang", "the process was killed")
+            yield Result(name, done, "hang", "the process was killed")
             done += 1
         left = range(done, left.stop)
+
+
+def shares(names: list[str], cases: int) -> dict[str, int]:
+    """Deal cases to readers by their shares."""
+    total = sum(READERS[name].share for name in names)
+    return {name: -(-cases * READERS[name].share // total) for name in names}
+
+
+def refused_bases(name: str) -> list[str]:
+    """Use every unchanged input of a reader; return those that are not accepted, with the reason."""
+    refused = []
+    with tempfile.TemporaryDirectory() as folder:
+        for base in READERS[name].bases():
+            try:
+                READERS[name].use(base, Path(folder))
+            except (PlannerError, Refused, Odd) as error:
+                refused.append(f"{str(base)[:60]!r}: {error}")
+    return refused
 
 
 # --- report --------------------------------------------------------------------------------------
 
 
 def table(results: dict[str, Counter[str]]) -> str:
-    """Return a table of outcomes by kind of input."""
-    lines = ["| input | calls | answers | refusals | tracebacks | NaN or odd | hangs |"]
-    lines += ["|---|" + "---:|" * 6]
-    total: Counter[str] = Counter()
-    for kind, found in results.items():
-        total += found
-        lines.append(_row(kind, found))
-    return "\n".join([*lines, _row("all", total)])
+    """Return a table of outcomes by reader."""
+    total: Counter[str] = sum(results.values(), Counter())
+    rows = [_row(name, counts) for name, counts in {**results, "all": total}.items()]
+    head = ["| input | calls | accepted | refused | tracebacks | wrong answers | hangs |"]
+    return "\n".join([*head, "|---|" + "---:|" * 6, *rows])
 
 
-def _row(name: str, found: Counter[str]) -> str:
-    cells = [sum(found.values()), *(found[outcome] for outcome in OUTCOMES)]
-    return f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |"
+def _row(name: str, counts: Counter[str]) -> str:
+    calls = sum(counts.values())
+    accepted = f"{100 * counts['answer'] / calls:.0f} %"
+    cells = [accepted, *(f"{counts[outcome]:,}" for outcome in OUTCOMES[1:])]
+    return f"| {name} | {calls:,} | " + " | ".join(cells) + " |"
 
 
 def report_wrong(wrong: list[Result]) -> str:
@@ -176,37 +205,60 @@ def report_wrong(wrong: list[Result]) -> str:
     places: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in wrong:
         place = " ".join(result.what.split(" ")[:3])
-        places[result.kind, result.outcome, place].append(result)
+        places[result.reader, result.outcome, place].append(result)
     lines = []
-    for (kind, outcome, _), found in sorted(places.items(), key=lambda item: -len(item[1])):
+    for (name, outcome, _), found in sorted(places.items(), key=lambda item: -len(item[1])):
         numbers = ", ".join(str(result.number) for result in found[:_SHOWN])
-        lines.append(f"{outcome} x {len(found)}: {kind} {numbers}: {found[0].what}")
+        lines.append(f"{outcome} x {len(found)}: {name} {numbers}: {found[0].what}")
     return "\n".join(lines)
 
 
+def page(results: dict[str, Counter[str]]) -> str:
+    """Return the page of the documentation."""
+    mended = tomllib.loads(_MENDED.read_text("utf-8"))["mended"]
+    rows = [f"| {row['input']} | {row['failure']} | {row['now']} |" for row in mended]
+    text = (Path(__file__).parent / "fuzzing" / "page.md").read_text("utf-8")
+    bases = {name: len(READERS[name].bases()) for name in results}
+    inputs = "\n".join(f"| {name} | {READERS[name].about} | {bases[name]} |" for name in results)
+    return text.format(
+        table=table(results), inputs=inputs, mended="\n".join(rows), seconds=SECONDS,
+        memory=MEMORY_BYTES // 2**30, calls=f"{sum(map(Counter.total, results.values())):,}",
+    )  # fmt: skip
+
+
 def main(
-    cases: Annotated[int, typer.Option(help="Cases in all, in equal parts.")] = 100_000,
-    kind: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(KINDS)}.")] = None,
-    first: Annotated[int, typer.Option(help="Number of each kind's first case.")] = 0,
+    cases: Annotated[int, typer.Option(help="Cases in all, dealt by share.")] = 100_000,
+    reader: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(READERS)}.")] = None,
+    first: Annotated[int, typer.Option(help="Number of each reader's first case.")] = 0,
     verbose: Annotated[bool, typer.Option(help="One case in this process, with its end.")] = False,
+    write: Annotated[bool, typer.Option("--write", help=f"Write {PAGE.name}.")] = False,
+    refusals: Annotated[Path | None, typer.Option(help="Write every refusal here.")] = None,
 ) -> None:
     """Run the cases; print a table and the failures."""
-    chosen = kind or list(KINDS)
+    chosen = reader or list(READERS)
     if verbose:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            KINDS[chosen[0]](random.Random(f"{chosen[0]}:{first}"), Path(folder))
+            READERS[chosen[0]].case(random.Random(f"{chosen[0]}:{first}"), Path(folder))
         return
     counts: dict[str, Counter[str]] = {}
     wrong: list[Result] = []
-    for name in chosen:
+    sentences: dict[str, str] = {}
+    for name, number in shares(chosen, cases).items():
         counts[name] = Counter()
-        for result in run_cases(name, range(first, first + -(-cases // len(chosen)))):
+        for result in run_cases(name, range(first, first + number)):
             counts[name][result.outcome] += 1
             if result.outcome in WRONG:
                 wrong.append(result)
+            elif result.what:
+                sentences[result.what] = f"{name} {result.number}: {result.what}"
+        print(_row(name, counts[name]), file=sys.stderr, flush=True)
     print(table(counts))
     print(report_wrong(wrong))
+    if refusals:
+        refusals.write_text("\n".join(sentences.values()), "utf-8")
+    if write:
+        PAGE.write_text(page(counts), "utf-8")
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -1,0 +1,1 @@
+"""Fuzzing: real inputs of every reader, mutated by a seeded generator."""
