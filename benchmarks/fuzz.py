@@ -24,7 +24,7 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -231,8 +231,11 @@ def main(
     reader: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(READERS)}.")] = None,
     first: Annotated[int, typer.Option(help="Number of each reader's first case.")] = 0,
     verbose: Annotated[bool, typer.Option(help="One case in this process, with its end.")] = False,
-    write: Annotated[bool, typer.Option("--write", help=f"Write {PAGE.name}.")] = False,
-    refusals: Annotated[Path | None, typer.Option(help="Write every refusal here.")] = None,
+    into: Annotated[Path | None, typer.Option(help="Append the results, one line each.")] = None,
+    write: Annotated[
+        Path | None, typer.Option(help=f"Write {PAGE.name} from results, with failures run again.")
+    ] = None,
+    refusals: Annotated[Path | None, typer.Option(help="Append every refusal here.")] = None,
 ) -> None:
     """Run the cases; print a table and the failures."""
     chosen = reader or list(READERS)
@@ -241,25 +244,44 @@ def main(
             os.chdir(folder)
             READERS[chosen[0]].case(random.Random(f"{chosen[0]}:{first}"), Path(folder))
         return
+    if write:
+        raise typer.Exit(_write_page(write))
     counts: dict[str, Counter[str]] = {}
     wrong: list[Result] = []
-    sentences: dict[str, str] = {}
     for name, number in shares(chosen, cases).items():
-        counts[name] = Counter()
-        for result in run_cases(name, range(first, first + number)):
-            counts[name][result.outcome] += 1
-            if result.outcome in WRONG:
-                wrong.append(result)
-            elif result.what:
-                sentences[result.what] = f"{name} {result.number}: {result.what}"
+        results = list(run_cases(name, range(first, first + number)))
+        counts[name] = Counter(result.outcome for result in results)
+        failures = [result for result in results if result.outcome in WRONG]
+        wrong += failures
+        if into:
+            _append(into, json.dumps([name, counts[name], [asdict(each) for each in failures]]))
+        if refusals:
+            texts = (f"{name} {each.number}: {each.what}" for each in results if each.what)
+            _append(refusals, "\n".join(texts))
         print(_row(name, counts[name]), file=sys.stderr, flush=True)
     print(table(counts))
     print(report_wrong(wrong))
-    if refusals:
-        refusals.write_text("\n".join(sentences.values()), "utf-8")
-    if write:
-        PAGE.write_text(page(counts), "utf-8")
     raise typer.Exit(1 if wrong else 0)
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        print(text, file=file)
+
+
+def _write_page(path: Path) -> int:
+    """Write the page from results; failures that happen again are printed, and end it with 1."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    again: list[Result] = []
+    for line in path.read_text("utf-8").splitlines():
+        name, outcomes, failures = json.loads(line)
+        counts[name].update(outcomes)
+        numbers = (failure["number"] for failure in failures)
+        again += [result for n in numbers for result in run_cases(name, range(n, n + 1))]
+    left = [result for result in again if result.outcome in WRONG]
+    PAGE.write_text(page(dict(counts)), "utf-8")
+    print(report_wrong(left))
+    return 1 if left else 0
 
 
 if __name__ == "__main__":

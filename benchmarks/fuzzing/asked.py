@@ -58,7 +58,7 @@ def _use_sweep(text: str, folder: Path) -> None:
 
 
 SWEEPS = Reader(
-    lambda: [json.dumps(each) for each in _SWEEPS], _change_sweep, _use_sweep, mild=0.5, share=3
+    lambda: [json.dumps(each) for each in _SWEEPS], _change_sweep, _use_sweep, mild=0.6, share=6
 )
 
 # --- addresses of the explorer --------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _use_query(query: dict[str, str], folder: Path) -> None:
         raise planner.PlannerError(reader.messages[0])
 
 
-ADDRESSES = Reader(lambda: _QUERIES, _change_query, _use_query, mild=0.5, share=12)
+ADDRESSES = Reader(lambda: _QUERIES, _change_query, _use_query, mild=0.5, share=60)
 
 # --- command lines --------------------------------------------------------------------------------
 
@@ -202,5 +202,5 @@ def _use_words(words: tuple[str, ...], folder: Path) -> None:
 
 
 COMMANDS = Reader(
-    lambda: [tuple(line.split()) for line in _COMMANDS], _change_words, _use_words, share=3
+    lambda: [tuple(line.split()) for line in _COMMANDS], _change_words, _use_words, share=8
 )

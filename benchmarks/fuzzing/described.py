@@ -144,7 +144,7 @@ def _estimate_job(job: dict[str, Any], folder: Path) -> None:
     check_estimate(planner.estimate(model, place, layout, workload=workload, framework=framework))
 
 
-LAYOUTS = Reader(lambda: _JOBS, _change_job, _estimate_job, mild=0.7, share=16)
+LAYOUTS = Reader(lambda: _JOBS, _change_job, _estimate_job, mild=0.7, share=100)
 
 # --- keywords of the Python API -------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ def _plan(_: str, words: dict[str, Any]) -> None:
     check_finite(json.loads(plan.to_json()))
 
 
-KEYWORDS = Reader(lambda: _WORDS, _change_words, _call, mild=0.6, share=3)
+KEYWORDS = Reader(lambda: _WORDS, _change_words, _call, mild=0.7, share=5)
 
 # --- jobs as TOML -------------------------------------------------------------------------------
 
@@ -271,7 +271,9 @@ def _train_job(text: str | bytes, folder: Path) -> None:
 
 
 JOBS = Reader(
-    lambda: _JOB_FILES, lambda rng, text, mild: edited(rng, text, mild, _COMMENTS), _train_job
+    lambda: _JOB_FILES, lambda rng, text, mild: edited(rng, text, mild, _COMMENTS), _train_job,
+    mild=0.6,
+    share=12,
 )
 
 # --- files of the catalogue -----------------------------------------------------------------------
@@ -304,7 +306,7 @@ def _toml(value: Any) -> str:
 
 
 def _change_toml(rng: random.Random, base: tuple[str, Layout], mild: float) -> tuple[str, Layout]:
-    text, layout = base[0], rng.choice((*_LAYOUTS, Layout(), Layout()))
+    text, layout = base[0], rng.choice(_LAYOUTS) if rng.random() < 0.3 else Layout()
     if rng.random() < 0.4:
         found = rng.choice(list(_VALUE.finditer(text)))
         odd = _toml(odd_value(rng))
@@ -350,10 +352,10 @@ def _use_dataset(base: tuple[str, Layout], folder: Path) -> None:
     check_finite(call.as_dict())
 
 
-MODEL_FILES = Reader(lambda: _texts("model"), _change_toml, _use_model)
-MACHINE_FILES = Reader(lambda: _texts("machine"), _change_toml, _use_machine)
-FRAMEWORK_FILES = Reader(lambda: _texts("framework"), _change_toml, _use_framework)
-DATASET_FILES = Reader(lambda: _texts("dataset"), _change_toml, _use_dataset, share=5)
+MODEL_FILES = Reader(lambda: _texts("model"), _change_toml, _use_model, mild=0.6, share=90)
+MACHINE_FILES = Reader(lambda: _texts("machine"), _change_toml, _use_machine, mild=0.7, share=80)
+FRAMEWORK_FILES = Reader(lambda: _texts("framework"), _change_toml, _use_framework, mild=0.8, share=80)
+DATASET_FILES = Reader(lambda: _texts("dataset"), _change_toml, _use_dataset, mild=0.6, share=50)
 
 # --- config.json --------------------------------------------------------------------------------
 
@@ -398,6 +400,6 @@ def _use_config(text: str, folder: Path) -> None:
     _estimate(model, planner.load_machine("dgx-h100"), None, Layout(dp=2, zero_stage=1))
 
 
-CONFIGS = Reader(_configs, _change_config, _use_config, mild=0.4)
+CONFIGS = Reader(_configs, _change_config, _use_config, mild=0.0, share=80)
 
 NUMBER_TEXTS = tuple(map(str, NUMBERS))

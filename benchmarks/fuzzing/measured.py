@@ -12,7 +12,7 @@ from typing import Any
 
 import planner
 from fuzzing.checks import Odd, check_estimate, check_finite, check_refusal
-from fuzzing.mutations import changed, edited, near, odd_value
+from fuzzing.mutations import changed, edited, everywhere, near, odd_value
 from fuzzing.reader import ROOT, Reader, write
 from planner import PlannerError
 from planner.app.controls.drop import query_of
@@ -138,10 +138,12 @@ def _change_log(rng: random.Random, base: tuple[str, dict], mild: float) -> tupl
     text, job = base
     if rng.random() < 0.15:
         return text, changed(rng, job, mild)
+    if rng.random() < 0.4:
+        text = everywhere(rng, text)
     return edited(rng, text, mild, _CHATTER), job
 
 
-_COMPARED = 4
+_COMPARED = 50
 """One log in so many is compared and explained, which takes longer than all else."""
 
 
@@ -167,9 +169,9 @@ def _use_log(base: tuple[str, dict], folder: Path) -> None:
 
 
 LOGS = Reader(
-    lambda: [(text, _JOB) for text in _LOGS], _change_log, _use_log, mild=0.4, share=12
+    lambda: [(text, _JOB) for text in _LOGS], _change_log, _use_log, mild=0.0, share=60
 )
-TABLES = Reader(lambda: [(text, _JOB) for text in _TABLES], _change_log, _use_log, mild=0.4)
+TABLES = Reader(lambda: [(text, _JOB) for text in _TABLES], _change_log, _use_log, mild=0.0, share=50)
 
 # --- profiles of torch.profiler -------------------------------------------------------------------
 
@@ -190,12 +192,15 @@ _PROFILE = json.dumps(
 
 
 def _change_profile(rng: random.Random, base: tuple[str, dict], mild: float) -> tuple[Any, dict]:
-    if rng.random() < 0.7:
+    how = rng.random()
+    if how < 0.4:
         return json.dumps(changed(rng, json.loads(base[0]), mild)), base[1]
+    if how < 0.7:
+        return everywhere(rng, base[0]), base[1]
     return edited(rng, base[0], mild), base[1]
 
 
-PROFILES = Reader(lambda: [(_PROFILE, _JOB)], _change_profile, _use_log, mild=0.2)
+PROFILES = Reader(lambda: [(_PROFILE, _JOB)], _change_profile, _use_log, mild=0.0, share=50)
 
 # --- tables of runs -------------------------------------------------------------------------------
 
@@ -252,7 +257,7 @@ def _use_runs(base: _Table | str, folder: Path) -> None:
         check_finite(learn(item.run for item in result.scores).records("runs"))
 
 
-RUNS = Reader(_tables_of_runs, _change_runs, _use_runs, mild=0.5)
+RUNS = Reader(_tables_of_runs, _change_runs, _use_runs, mild=0.6, share=45)
 
 
 def _use_fit(base: _Table | str, folder: Path) -> None:
@@ -313,6 +318,8 @@ def _use_collectives(text: str, folder: Path) -> None:
 
 
 def _change_collectives(rng: random.Random, text: str, mild: float) -> str:
+    if rng.random() < 0.3:
+        text = everywhere(rng, text)
     if rng.random() < 0.5:
         separator = "," if "," in text else ";" if ";" in text else " "
         lines = [line.split(separator) for line in text.split("\n")]
@@ -322,7 +329,7 @@ def _change_collectives(rng: random.Random, text: str, mild: float) -> str:
     return edited(rng, text, mild, _CHATTER)
 
 
-COLLECTIVES = Reader(lambda: _COLLECTIVES, _change_collectives, _use_collectives, mild=0.2)
+COLLECTIVES = Reader(lambda: _COLLECTIVES, _change_collectives, _use_collectives, mild=0.0, share=150)
 
 
 def _use_links(text: str, folder: Path) -> None:
@@ -334,7 +341,7 @@ def _use_links(text: str, folder: Path) -> None:
     _estimate_on(str(output))
 
 
-LINKS = Reader(lambda: _COLLECTIVES, _change_collectives, _use_links, mild=0.2, share=2)
+LINKS = Reader(lambda: _COLLECTIVES, _change_collectives, _use_links, mild=0.0, share=2)
 
 # --- printed comparisons --------------------------------------------------------------------------
 
@@ -363,4 +370,4 @@ def _use_printed(text: str, folder: Path) -> None:
     check_finite(learn([run]).records("runs"))
 
 
-COMPARISONS = Reader(_printed, _change_printed, _use_printed, mild=0.4, share=4)
+COMPARISONS = Reader(_printed, _change_printed, _use_printed, mild=0.4, share=35)

@@ -108,7 +108,7 @@ def changed(rng: random.Random, data: Any, mild: float) -> Any:
     is_mild = rng.random() < mild
     for _ in range(rng.choice((1, 1, 2, 3))):
         if found := list(places(data)):
-            change = _mild_data if is_mild or rng.random() < 0.3 else _harsh_data
+            change = _mild_data if is_mild or rng.random() < 0.2 else _harsh_data
             change(rng, data, *rng.choice(found))
     return data
 
@@ -177,6 +177,13 @@ def _word(rng: random.Random, text: str) -> str:
     return "".join(words)
 
 
+def everywhere(rng: random.Random, text: str) -> str:
+    """Replace one word wherever it stands, such as a key on all lines."""
+    words = [word for word in re.split(r"[^\w./%-]+", text) if word]
+    word = rng.choice(words) if words else ""
+    return text.replace(word, str(odd_value(rng))[:200]) if word else text
+
+
 def _cut(rng: random.Random, text: str) -> str:
     return text[: rng.randint(0, len(text))]
 
@@ -199,7 +206,9 @@ _MILD: tuple[_Edit, ...] = (
     *(_number, _number, _number, _number, _lines(_swap), _lines(_double), _lines(_drop)),
     *(_lines(_blank), _endings, _unit),
 )
-_HARSH: tuple[_Edit, ...] = (_odd_number, _odd_number, _odd_number, _word, _word, _cut, _piece)
+_HARSH: tuple[_Edit, ...] = (
+    *(_odd_number, _odd_number, _word, _word, everywhere, everywhere, _cut, _piece),
+)
 
 
 def edited(rng: random.Random, text: str, mild: float, noise: Sequence[str] = ()) -> str:
@@ -214,7 +223,7 @@ def edited(rng: random.Random, text: str, mild: float, noise: Sequence[str] = ()
             lines.insert(rng.randint(0, len(lines)), rng.choice(noise))
             text = "\n".join(lines)
         else:
-            text = rng.choice(_MILD if is_mild or rng.random() < 0.3 else _HARSH)(rng, text)
+            text = rng.choice(_MILD if is_mild or rng.random() < 0.2 else _HARSH)(rng, text)
     return text
 
 

@@ -111,7 +111,7 @@ class QueryReader:
         for key in self.query:
             if key not in parameters and not key.startswith(_READ_LATER):
                 matches = difflib.get_close_matches(key[:80].lower(), parameters, n=1)
-                hint = f"did you mean {matches[0]}?" if matches else "unknown"
+                hint = f"did you mean {matches[0]}?" if matches else "unknown; remove it"
                 self._add_message(f"{shorten(key, 40)!r} in the address is ignored ({hint})")
 
     def _replace(self, key: str, raw_value: str, valid: str, value: Any) -> None:

@@ -59,11 +59,17 @@ def recognise(data: bytes, name: str, columns: Mapping[str, str] | None = None) 
         columns = None
     if is_table_of_runs(first):
         return _runs(text or "", name, first, columns)
-    if text is not None and not columns and (described := _described(text, name)):
-        return described
+    refusal = None
+    try:
+        if text is not None and not columns and (described := _described(text, name)):
+            return described
+    except CatalogueError as error:
+        refusal = error  # the first line of a log may look like an object
     try:
         return _log(data, name, columns)
-    except NoStepLineError:
+    except LogError as error:
+        if refusal or not isinstance(error, NoStepLineError):
+            raise refusal or error from None
         if name.endswith(".toml"):
             parse_toml(text or "", name)  # says which line is malformed
         raise CatalogueError(f"{name} is nothing that is read here; give {_SUPPORTED}") from None

@@ -144,7 +144,7 @@ def _usual_workload(model: Model) -> Workload:
 
 
 def _loaded(frameworks: str | Framework | Sequence[str | Framework]) -> tuple[Framework, ...]:
-    several = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
+    several = frameworks if isinstance(frameworks, (list, tuple)) else (frameworks,)
     return tuple(each if isinstance(each, Framework) else load_framework(each) for each in several)
 
 

@@ -148,8 +148,8 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Batches:
     product = micro * accumulation * dp
     if product != batch and not _rate_is_stated(cells) and not cells.text("oom"):
         raise PlannerError(
-            f"micro_batch * grad_accum * dp = {product} differs from "
-            f"global_batch = {batch}, and no tokens_per_s_per_gpu gives the step time"
+            f"micro_batch * grad_accum * dp = {product} differs from global_batch = {batch}; "
+            "correct one of them, or fill in tokens_per_s_per_gpu, which gives the step time"
         )
     if product != batch:
         text = f"global_batch contradicts the layout: {product}, time from tokens/s"
