@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from fuzzing.checks import Odd, Refused, check_refusal
-from fuzzing.readers import READERS
+from fuzzing.readers import ABOUT, READERS
 
 from planner.errors import PlannerError
 
@@ -171,7 +171,7 @@ def shares(names: list[str], cases: int) -> dict[str, int]:
 
 
 def refused_bases(name: str) -> list[str]:
-    """Use every unchanged input of a reader; return those that are not accepted, with the reason."""
+    """Return the unchanged inputs that a reader does not accept, with the reason."""
     refused = []
     with tempfile.TemporaryDirectory() as folder:
         for base in READERS[name].bases():
@@ -219,7 +219,7 @@ def page(results: dict[str, Counter[str]]) -> str:
     rows = [f"| {row['input']} | {row['failure']} | {row['now']} |" for row in mended]
     text = (Path(__file__).parent / "fuzzing" / "page.md").read_text("utf-8")
     bases = {name: len(READERS[name].bases()) for name in results}
-    inputs = "\n".join(f"| {name} | {READERS[name].about} | {bases[name]} |" for name in results)
+    inputs = "\n".join(f"| {name} | {ABOUT[name]} | {bases[name]} |" for name in results)
     return text.format(
         table=table(results), inputs=inputs, mended="\n".join(rows), seconds=SECONDS,
         memory=MEMORY_BYTES // 2**30, calls=f"{sum(map(Counter.total, results.values())):,}",
@@ -249,6 +249,8 @@ def main(
     counts: dict[str, Counter[str]] = {}
     wrong: list[Result] = []
     for name, number in shares(chosen, cases).items():
+        if unfit := refused_bases(name):
+            raise SystemExit(f"{name}: unchanged inputs are not accepted: {unfit}")
         results = list(run_cases(name, range(first, first + number)))
         counts[name] = Counter(result.outcome for result in results)
         failures = [result for result in results if result.outcome in WRONG]

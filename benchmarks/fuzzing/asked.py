@@ -65,8 +65,13 @@ SWEEPS = Reader(
 
 _TOML = (catalogue_folder("machine") / "laptop.toml").read_bytes()
 _CONFIG = {
-    **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 1000},
-    **{"num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 512},
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
 }
 _QUERIES: tuple[dict[str, str], ...] = (
     {"model": "gpt2", "machine": "polaris", "nodes": "1", "batch": "64", "seq": "1024",

@@ -155,7 +155,9 @@ def _scripts() -> tuple[_Script, ...]:
 
 def _beside() -> dict[str, bytes]:
     folder = ROOT / "tests" / "cli" / "scripts"
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name.endswith(_BESIDE)}
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.name.endswith(_BESIDE)
+    }
 
 
 def _change_script(rng: random.Random, base: _Script, mild: float) -> _Script:

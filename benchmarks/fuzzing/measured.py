@@ -81,9 +81,7 @@ _LOGS = (
         "Step {i} | loss:1.2 lr:2e-05 tokens_per_second_per_gpu:4096.5 peak_memory_active:17.2 "
         "peak_memory_alloc:17.25 peak_memory_reserved:19.5"
     ),
-    _steps(
-        "{{'loss': 1.2, 'grad_norm': 0.5, 'tokens_per_second_per_gpu': 95{i}.5, 'epoch': 0.1}}"
-    ),
+    _steps("{{'loss': 1.2, 'grad_norm': 0.5, 'tokens_per_second_per_gpu': 95{i}.5, 'epoch': 0.1}}"),
     _steps(
         "[2023-11-07 01:55:23,714] [INFO] epoch=0/micro_step=40/global_step={i}, "
         "RunningAvgSamplesPerSec=25.02, CurrSamplesPerSec={s}.2, MemAllocated=4.32GB, "
@@ -168,10 +166,10 @@ def _use_log(base: tuple[str, dict], folder: Path) -> None:
     run_of_comparison(found, "run.log")
 
 
-LOGS = Reader(
-    lambda: [(text, _JOB) for text in _LOGS], _change_log, _use_log, mild=0.0, share=60
+LOGS = Reader(lambda: [(text, _JOB) for text in _LOGS], _change_log, _use_log, mild=0.0, share=60)
+TABLES = Reader(
+    lambda: [(text, _JOB) for text in _TABLES], _change_log, _use_log, mild=0.0, share=50
 )
-TABLES = Reader(lambda: [(text, _JOB) for text in _TABLES], _change_log, _use_log, mild=0.0, share=50)
 
 # --- profiles of torch.profiler -------------------------------------------------------------------
 
@@ -329,7 +327,9 @@ def _change_collectives(rng: random.Random, text: str, mild: float) -> str:
     return edited(rng, text, mild, _CHATTER)
 
 
-COLLECTIVES = Reader(lambda: _COLLECTIVES, _change_collectives, _use_collectives, mild=0.0, share=150)
+COLLECTIVES = Reader(
+    lambda: _COLLECTIVES, _change_collectives, _use_collectives, mild=0.0, share=150
+)
 
 
 def _use_links(text: str, folder: Path) -> None:

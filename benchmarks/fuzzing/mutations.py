@@ -20,8 +20,17 @@ TEXTS = (
 OTHERS: tuple[Any, ...] = (True, False, None, [], {}, [1, "x", None], {"a": {"b": [1]}}, [[]])
 _NUMBER = re.compile(r"(?<![\w.+-])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 _UNITS = {
-    **{"ms": "s", "s": "ms", "GiB": "GB", "GB": "GiB", "MiB": "MB", "TFLOP/s": "GFLOP/s"},
-    **{"us": "ms", "Gb/s": "GB/s", "80GB": "80 GB", "64MiB": "64mib", "%": " %"},
+    "ms": "s",
+    "s": "ms",
+    "GiB": "GB",
+    "GB": "GiB",
+    "MiB": "MB",
+    "TFLOP/s": "GFLOP/s",
+    "us": "ms",
+    "Gb/s": "GB/s",
+    "80GB": "80 GB",
+    "64MiB": "64mib",
+    "%": " %",
 }
 _NEST = 3000
 

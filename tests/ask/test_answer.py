@@ -200,8 +200,8 @@ def test_one_text_is_one_of_several() -> None:
         planner.ask.change("gpt2", "polaris", also=number, workload=SHORT)
 
 
-@pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf])
-def test_a_tolerance_is_a_share(tolerance: float) -> None:
+@pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf, "0.1", [0.1]])
+def test_a_tolerance_is_a_share(tolerance: Any) -> None:
     with pytest.raises(LayoutError, match=r"^tolerance = .* must be at least 0 and finite"):
         planner.ask.host("gpt2", "polaris", workload=SHORT, tolerance=tolerance)
     with pytest.raises(LayoutError, match=r"^tolerance = .* must be at least 0 and finite"):

@@ -115,6 +115,12 @@ def test_one_framework_may_be_named_alone() -> None:
     assert named == plan("gpt2", "polaris", nodes=1, workload=SMALL, frameworks=["ddp"], top=3)
 
 
+def test_a_framework_of_another_type_is_refused() -> None:
+    number: Any = 3
+    with pytest.raises(DescriptionError, match="framework = 3 is not a name; give the name"):
+        plan("gpt2", "polaris", nodes=1, workload=SMALL, frameworks=number)
+
+
 def test_nothing_fits_is_a_result() -> None:
     answer = plan("llama-3.1-405b", "vsc-5", nodes=1, workload=Workload(global_batch=64))
     assert (answer.fits, answer.best, answer.ranked) == (False, None, ())

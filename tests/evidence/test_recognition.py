@@ -22,6 +22,8 @@ _STEPS = [
 _PROFILE = json.dumps({"schemaVersion": 1, "traceEvents": _STEPS}).encode()
 _LINES = "".join(f"iter {i}: loss 2.1, time 500.0ms, mfu 45.9%\n" for i in range(6)).encode()
 _TABLE = b"step,time_s\n" + b"".join(b"%d,0.5\n" % i for i in range(6))
+_DICTIONARIES = b"{'loss': 2.1, 'epoch': 0.1}\n{'train_steps_per_second': 2.0}\n"
+"""Python's dictionaries, as the Trainer prints them: no JSON."""
 _ROWS = b"".join(b'{"step": %d, "time_s": 0.5}\n' % i for i in range(6))
 
 
@@ -37,6 +39,7 @@ _ROWS = b"".join(b'{"step": %d, "time_s": 0.5}\n' % i for i in range(6))
         ("rank0.pt.trace.json.gz", gzip.compress(_PROFILE), "kineto"),
         ("../../etc/a trace", _PROFILE, "kineto"),
         ("..", _TABLE, "csv"),
+        ("axolotl.log", _DICTIONARIES, "huggingface"),
     ],
 )
 def test_every_format_of_a_log(name: str, data: bytes, log_format: str) -> None:

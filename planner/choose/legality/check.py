@@ -114,10 +114,10 @@ def check_ramp(workload: Workload) -> None:
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Raise LayoutError if the tolerance is negative or infinite."""
-    if not 0 <= tolerance < math.inf:
+    """Raise LayoutError unless the tolerance is a finite number of at least 0."""
+    if not (isinstance(tolerance, numbers.Real) and 0 <= tolerance < math.inf):
         raise LayoutError(
-            f"tolerance = {tolerance:g} must be at least 0 and finite: the share by which a "
+            f"tolerance = {quote(tolerance)} must be at least 0 and finite: the share by which a "
             "simpler layout may be slower than the fastest"
         )
 

@@ -136,7 +136,8 @@ def _phases(steps: Sequence[Step]) -> dict[str, float]:
     """Return medians of the phases that DeepSpeed prints on separate lines, without the first."""
     timed = [step for step in steps if step["phases_s"] > 0][1:]
     names = ("forward_s", "backward_s", "backward_reduce_s", "optimizer_s")
-    return {name: float(np.median(values_of(timed, name))) for name in names if timed}
+    medians = {name: float(np.median(values_of(timed, name))) for name in names if timed}
+    return {name: value for name, value in medians.items() if math.isfinite(value)}
 
 
 def summary(

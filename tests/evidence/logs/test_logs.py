@@ -134,6 +134,14 @@ def test_deepspeed_rates_and_phases() -> None:
     assert log.fact("optimizer_s") == pytest.approx(0.05)
 
 
+def test_a_phase_that_no_line_states_is_no_figure() -> None:
+    phases = DEEPSPEED_PHASES.replace("bwd_allreduce: 100.0 | ", "")
+    text = "".join(DEEPSPEED.format(i=i, rate=25.0) + phases for i in range(1, 7))
+    log = read_log_text(text)
+    assert log.fact("backward_s") == pytest.approx(0.7)
+    assert "backward_reduce_s" not in log.facts
+
+
 def test_deepspeed_pipeline_engine() -> None:
     lines = [
         f"steps: {10 * i} loss: 5.5508 iter time (s): 0.936 samples/sec: 136.706"

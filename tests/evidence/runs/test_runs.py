@@ -107,7 +107,7 @@ def test_step_time_from_tokens_per_second(tmp_path: Path) -> None:
 
 def test_contradicting_global_batch_takes_the_layouts(tmp_path: Path) -> None:
     cells = {"micro_batch": 2, "grad_accum": 2, "dp": 32}
-    assert "differs from global_batch = 512" in refused(tmp_path, **cells)
+    assert "differs from global_batch = 512; correct one of them" in refused(tmp_path, **cells)
     run = accepted(tmp_path, **cells, tokens_per_s_per_gpu=2048)
     assert run.workload.global_batch == 128
     assert run.step_time_s == pytest.approx(128 * 2048 / (2048 * 128))
