@@ -2,6 +2,8 @@
 # make quick  the tests to run all day: no test of more than about a second, one process a core
 # make test   set up .venv with the test tools and run the whole suite
 # make coverage  the same, with the lines that no test but those of servers and ranks reaches
+# make floors  the quick tests on the oldest releases that pyproject.toml allows, in build/floors
+# make newest  the quick tests on the newest releases, in build/newest; PYTHON=python3.14 names another
 # make check  format, lint and types, as continuous integration runs them
 # make hooks  let git run `make check` before every commit
 # make app    set up .venv with the explorer and open it in a browser
@@ -24,7 +26,7 @@ PYTEST := $(BIN)/python -m pytest
 # more processes than this collect longer than they test
 CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: plan quick test coverage check hooks app accuracy golden questions tutorials picture docs release sbom audit faults traces clean
+.PHONY: plan quick test coverage floors newest check hooks app accuracy golden questions tutorials picture docs release sbom audit faults traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -39,6 +41,26 @@ test: .venv/tested
 
 coverage: COVER := --cov
 coverage: test
+
+floors:
+	mkdir -p build
+	$(PYTHON) -m tests.floors > build/floors.txt
+	$(quick_tests_in)
+
+newest:
+	mkdir -p build
+	: > build/newest.txt
+	$(quick_tests_in)
+
+# an environment of its own, with the constraints of its name, and the same torch first
+define quick_tests_in
+	$(PYTHON) -m venv --clear build/$@
+	$(OWN_PIP) torch==2.13.0 setuptools wheel
+	DS_BUILD_OPS=0 $(OWN_PIP) --no-build-isolation "deepspeed; sys_platform == 'linux'"
+	$(OWN_PIP) --editable '.[app,evidence,sweep,dask,hub,torch,test]'
+	build/$@/bin/python -m pytest $(CORES) -m "not slow"
+endef
+OWN_PIP = build/$@/bin/python -m pip install --quiet --constraint build/$@.txt
 
 check: .venv/tested
 	$(BIN)/ruff format --check .
