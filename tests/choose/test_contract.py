@@ -9,7 +9,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -166,6 +166,21 @@ def planned(q: Scenario, nodes: int) -> Plan:
     )
 
 
+def of_files(q: Scenario, layouts: Layouts) -> Mask:
+    """True for layouts that the framework's configuration files can state."""
+    limited = replace(q, framework=q.framework.limit_to_files(q.model, q.workload))
+    return legal(limited, layouts, set(Layout.model_fields))[0]
+
+
+FASTER = {
+    # kernels of slices this short are estimated from longer ones; on fast links they come out ahead
+    "preferences: min_context_tokens": 0.15,
+    # two collectives have twice the latency of one, which small messages feel
+    "sequence parallelism is the default with tp": 0.25,
+}
+"""By how much a layout may be faster than the plan if the search leaves it out for a reason."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_nothing_that_estimate_accepts_is_faster_than_the_plan(name: str) -> None:
@@ -173,14 +188,21 @@ def test_nothing_that_estimate_accepts_is_faster_than_the_plan(name: str) -> Non
         layouts = accepted(q, nodes, number)
         if not len(layouts):
             continue
-        answer, estimates = planned(q, nodes), estimate_layouts(q, layouts)
+        answer, because = planned(q, nodes), left_out(q, layouts)
         # a larger micro-batch than any that is searched may fit and be faster
-        large = left_out(q, layouts)["preferences: max_micro_batch or max_samples"]
-        fits = np.flatnonzero(estimates.fits & ~large)
-        if len(fits):
+        compared = ~because["preferences: max_micro_batch or max_samples"]
+        if answer.best is not None and of_files(q, Layouts.stack([answer.best.layout])).all():
+            compared &= of_files(q, layouts)
+        layouts = layouts.take(np.flatnonzero(compared))
+        estimates, reasons = estimate_layouts(q, layouts), left_out(q, layouts)
+        if np.any(estimates.fits):
             assert answer.best is not None
-            least = float(np.min(estimates.step_time_s[fits]))
-            assert answer.best.step_time_s <= least * (1 + 1e-9), (q.model.name, q.machine.name)
+            allowed = np.zeros(len(layouts))
+            for reason, gain in FASTER.items():
+                allowed = np.maximum(allowed, gain * reasons[reason])
+            gains = answer.best.step_time_s / estimates.step_time_s - 1
+            row = int(np.argmax(np.where(estimates.fits, gains - allowed, -1)))
+            assert gains[row] <= allowed[row] + 1e-9, (q.model.name, q.machine.name, layouts[row])
 
 
 @pytest.mark.slow
