@@ -113,11 +113,16 @@ def left_out(q: Scenario, x: Layouts) -> dict[str, Mask]:
     shortest = max(q.workload.sequence_length // int(limits.min_context_tokens.value), 1)
     named = q.framework.expert_tensor_parallel
     has_choice = q.model.experts is not None and named[0] == "tp" and "one" in named
+
+    def ideal(chunks: int | np.ndarray) -> np.ndarray:
+        return -(-layers // (x.pp * chunks)) * (x.num_microbatches * chunks + x.pp - 1)
+
     return {
         "preferences: max_micro_batch or max_samples": x.micro_batch > largest.value,
         "preferences: min_context_tokens": x.cp > shortest,
         "preferences: fullest_chunk": (x.vpp > 1)
-        & (-(-layers // slots) * slots > limits.fullest_chunk.value * layers),
+        & (-(-layers // slots) * slots > limits.fullest_chunk.value * layers)
+        & np.any([(n < x.vpp) & (ideal(n) <= ideal(x.vpp)) for n in (1, 2, 3)], axis=0),
         "a schedule that another one dominates": np.any(
             [x.dp < 0, *(x.uses_schedule(name) for name in dominated)], axis=0
         ),
@@ -173,7 +178,7 @@ def of_files(q: Scenario, layouts: Layouts) -> Mask:
 
 
 FASTER = {
-    # kernels of slices this short are estimated from longer ones; on fast links they come out ahead
+    # a larger micro-batch fills the device again that a short slice leaves idle
     "preferences: min_context_tokens": 0.15,
     # two collectives have twice the latency of one, which small messages feel
     "sequence parallelism is the default with tp": 0.25,

@@ -170,20 +170,30 @@ def _add_schedules(grid: _Grid) -> None:
 
 
 def _add_chunks(grid: _Grid) -> None:
-    """Cross the chunks per stage: one; two if V-shaped; two or more if interleaved; all even."""
+    """Cross the chunks per stage: one; two if V-shaped; two or more if interleaved."""
     layers, layouts = grid.scenario.model.depth, grid.layouts()
     is_interleaved, is_v_shaped = interleaved(layouts), layouts.v_shaped
     fullest = preferences().search.fullest_chunk.value
     rows, chunks = [np.flatnonzero(~is_interleaved & ~is_v_shaped)], [1]
+    shortest = _ideal_step(layouts, layers, 1)
     for count in range(2, layers // 2 + 1):
         slots = layouts.pp * count
         is_possible = (is_interleaved | (is_v_shaped & (count == 2))) & (slots <= layers)
-        is_even = is_possible & (-(-layers // slots) * slots <= fullest * layers)
-        rows, chunks = [*rows, np.flatnonzero(is_even)], [*chunks, count]
-        uneven = int(np.count_nonzero(is_possible & ~is_even))
+        step = _ideal_step(layouts, layers, count)
+        is_even = -(-layers // slots) * slots <= fullest * layers
+        is_tried = is_possible & (is_even | (step < shortest))
+        shortest = np.minimum(shortest, step)
+        rows, chunks = [*rows, np.flatnonzero(is_tried)], [*chunks, count]
+        uneven = int(np.count_nonzero(is_possible & ~is_tried))
         grid.drop("layers not divisible into interleaved chunks", uneven)
     grid.take(np.concatenate(rows))
     grid.columns["vpp"] = np.repeat(chunks, [len(each) for each in rows])
+
+
+def _ideal_step(layouts: Layouts, layers: int, chunks: int) -> Int:
+    """Passes of the fullest chunk in a 1F1B step, in layers; what it sends takes no time."""
+    fullest = -(-layers // (layouts.pp * chunks))
+    return fullest * (layouts.num_microbatches * chunks + layouts.pp - 1)
 
 
 def _add_recompute(grid: _Grid) -> None:
