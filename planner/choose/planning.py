@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from planner.choose.jobs.job_search import (
     unwritable_layout_notes,
 )
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.legality import broken, check, legal_refined
+from planner.choose.legality import broken, legal_refined, refusals_of
 from planner.choose.plan import Dropped, Plan, Verdict
 from planner.choose.search import Candidates, SearchScope
 from planner.choose.search.recommendation import (
@@ -163,18 +164,19 @@ def estimate_job(job: JobSpec, layout: Layout) -> Estimate:
 
 def estimate_jobs(jobs: Sequence[tuple[JobSpec, Layout]]) -> list[Estimate | LayoutError]:
     """Estimate layouts as `estimate_job` does, together where only nodes and batch differ."""
-    groups: dict[object, list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for number, (job, layout) in enumerate(jobs):
-        fills = job.nodes == -(-layout.world // job.machine.node.num_devices)
+        fills_nodes = job.nodes == -(-layout.world // job.machine.node.num_devices)
         # a ramp is checked against the batch of each job
-        plain = layout.global_batch == job.workload.global_batch and not job.workload.ramp
-        if fills and plain and not job.experience.is_known:
-            workload = job.workload.model_copy(update={"global_batch": 1})
-            key = (id(job.model), id(job.machine), job.frameworks, workload)
+        if fills_nodes and not job.workload.ramp and not job.experience.is_known:
+            workload = job.workload
+            if fills_batch := layout.global_batch == workload.global_batch:
+                workload = workload.model_copy(update={"global_batch": 1})
+            key = (id(job.model), id(job.machine), job.frameworks, workload, fills_batch)
             groups.setdefault(key, []).append(number)
     results: dict[int, Estimate | LayoutError] = {}
-    for numbers in groups.values():
-        results |= _estimate_group({number: jobs[number] for number in numbers})
+    for (*_, fills_batch), numbers in groups.items():
+        results |= _estimate_group({number: jobs[number] for number in numbers}, fills_batch)
     for number, (job, layout) in enumerate(jobs):
         if number not in results:
             try:
@@ -184,20 +186,24 @@ def estimate_jobs(jobs: Sequence[tuple[JobSpec, Layout]]) -> list[Estimate | Lay
     return [results[number] for number in range(len(jobs))]
 
 
-def _estimate_group(jobs: Mapping[int, tuple[JobSpec, Layout]]) -> dict[int, Estimate]:
-    """Estimates of the legal ones among layouts in jobs that differ in nodes and batch."""
+def _estimate_group(
+    jobs: Mapping[int, tuple[JobSpec, Layout]], fills_batch: bool
+) -> dict[int, Estimate | LayoutError]:
+    """Estimates or refusals of layouts in jobs that differ in nodes, and in a batch they fill."""
     (first, _), rows = next(iter(jobs.values())), np.array(list(jobs))
     layouts = Layouts.stack(layout for _, layout in jobs.values())
-    estimates: dict[int, Estimate] = {}
-    for scenario in map(first.scenario, first.searched_frameworks()):
+    results: dict[int, Estimate | LayoutError] = {}
+    scenarios = [first.scenario(framework) for framework in first.searched_frameworks()]
+    for scenario in scenarios if fills_batch else ():
         if not scenario.framework.refuses(scenario.machine, scenario.workload, scenario.model):
             is_legal = legal_refined(scenario, layouts)
             part = estimate_layouts(scenario, layouts.take(is_legal))
             tokens = [jobs[row][0].workload.tokens_per_step for row in rows[is_legal].tolist()]
             listed = part.of_scenario(scenario, np.array(tokens)).rows(range(len(tokens)))
-            estimates |= zip(rows[is_legal].tolist(), listed, strict=True)
+            results |= zip(rows[is_legal].tolist(), listed, strict=True)
             layouts, rows = layouts.take(~is_legal), rows[~is_legal]
-    return estimates
+    refusals = refusals_of(scenarios, layouts, fills_batch) if len(rows) else ()
+    return results | dict(zip(rows.tolist(), refusals, strict=True))
 
 
 def whole_training(
@@ -261,18 +267,10 @@ def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
             f"devices, but nodes = {job.nodes}; use nodes = {needed} or a layout of "
             f"{job.num_devices} ranks"
         )
-    row, scenarios = Layouts.of(layout), []
+    row, scenarios = Layouts.stack([layout]), []
     for scenario in map(job.scenario, job.searched_frameworks()):
         scenarios.append(scenario)
         reason = scenario.framework.refuses(scenario.machine, scenario.workload, scenario.model)
         if not reason and next(broken(scenario, row), None) is None:
             return scenario
-    closest = min(scenarios, key=lambda scenario: _distance(scenario, row))
-    check(closest, layout)
-    return closest
-
-
-def _distance(scenario: Scenario, layout: Layouts) -> tuple[int, bool, int, int]:
-    """Sort key of frameworks: fewest broken rules, then the most axes and recompute modes."""
-    framework, rules = scenario.framework, len(list(broken(scenario, layout)))
-    return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)
+    raise refusals_of(scenarios, row)[0]

@@ -3,7 +3,7 @@
 import functools
 import math
 import numbers
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from planner.cost.arrays import Mask
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import quote
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -204,3 +205,29 @@ def check(scenario: Scenario, layout: Layout) -> None:
 def broken(scenario: Scenario, layout: Layouts) -> Iterator[Rule]:
     """Yield the rules that one layout breaks, in their order."""
     return (rule for rule in RULES if not rule.holds(scenario, layout))
+
+
+def refusals_of(
+    scenarios: Sequence[Scenario], layouts: Layouts, fills_batch: bool = False
+) -> list[LayoutError]:
+    """Errors of layouts that no scenario allows: the rule that each breaks in the closest one."""
+    ordered = sorted(scenarios, key=lambda each: _breadth(each.framework))
+    rules = _rules_of(_ALL, _BATCH_COLUMNS if fills_batch else frozenset())
+    shape = len(ordered), len(rules), len(layouts)
+    holds = np.ones(shape, dtype=np.bool_)
+    for number, scenario in enumerate(ordered):
+        for place, rule in enumerate(rules):
+            holds[number, place] = rule.holds(scenario, layouts)
+    closest = np.argmin(np.sum(~holds, axis=1), axis=0)
+    first = np.argmin(holds, axis=1)
+    refusals = []
+    for row, (number, layout) in enumerate(zip(closest.tolist(), layouts, strict=True)):
+        q = ordered[number]
+        refused = q.framework.refuses(q.machine, q.workload, q.model)
+        refusals.append(LayoutError(refused or rules[first[number, row]].message(q, layout)))
+    return refusals
+
+
+def _breadth(framework: Framework) -> tuple[bool, int, int]:
+    """Sort key: frameworks with the most axes and recompute modes first, variants last."""
+    return bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)
