@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,8 +99,7 @@ def _summary(result: SweepResult, into: Path, progress: Progress) -> str:
     )
     if waiting:
         summary += f"; {waiting:,} wait for the next call"
-    reasons = Counter(row["error"] for row in result.rows if row["error"])
-    for reason, times in reasons.most_common(1):
+    for reason, times in result.refusals.most_common(1):
         summary += f"\nrefused most often ({times:,}): {reason}"
     return summary
 

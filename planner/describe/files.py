@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def _digits(where: str) -> CatalogueError:
     return CatalogueError(f"{where} holds a number with thousands of digits; correct that number")
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Replace a file's content atomically; on failure leave it unchanged and raise WriteError."""
     if path.exists() and not path.is_file():
         raise WriteError(f"{shorten_path(path)} is not a regular file; name a file")
@@ -109,7 +110,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
             temporary = file.name
-            file.write(content.encode() if isinstance(content, str) else content)
+            content = content.encode() if isinstance(content, str) else content
+            file.writelines((content,) if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
             mask = os.umask(0)

@@ -2,8 +2,9 @@
 
 import importlib.util
 import io
+import itertools
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -19,6 +20,8 @@ from planner.tables import Record, csv_text
 
 Columns = dict[str, type]
 """Types of columns by name: text, booleans, whole or real numbers."""
+_BATCH_ROWS = 32_768
+"""Rows that are unpacked at once, and row groups of a Parquet file."""
 
 
 def _types(kind: type[Description], names: Iterable[str] | None = None) -> Columns:
@@ -109,20 +112,36 @@ def check_table(path: Path, journal: Path) -> None:
         )
 
 
-def write_table(path: Path, columns: Columns, rows: Sequence[Record]) -> None:
+def write_table(path: Path, columns: Columns, rows: Iterable[Record]) -> None:
     """Replace a table atomically; equal rows give equal bytes."""
-    write_atomically(path, (csv_text if path.suffix == ".csv" else _parquet)(columns, rows))
+    write_atomically(path, (_csv if path.suffix == ".csv" else _parquet)(columns, rows))
 
 
-def _parquet(columns: Columns, rows: Sequence[Record]) -> bytes:
+def _batches(rows: Iterable[Record]) -> Iterator[list[Record]]:
+    """Divide rows into batches; the first may be empty."""
+    rest = iter(rows)
+    yield list(itertools.islice(rest, _BATCH_ROWS))
+    while batch := list(itertools.islice(rest, _BATCH_ROWS)):
+        yield batch
+
+
+def _csv(columns: Columns, rows: Iterable[Record]) -> Iterator[bytes]:
+    for number, batch in enumerate(_batches(rows)):
+        text = csv_text(columns, batch)
+        yield (text.partition("\n")[2] if number else text).encode()
+
+
+def _parquet(columns: Columns, rows: Iterable[Record]) -> Iterator[bytes]:
     import pyarrow
     from pyarrow import parquet
 
     types = {str: "string", bool: "bool", int: "int64", float: "float64"}
-    arrays = {
-        name: pyarrow.array([row.get(name) for row in rows], types[kind])
-        for name, kind in columns.items()
-    }
-    table = io.BytesIO()
-    parquet.write_table(pyarrow.table(arrays), table, compression="zstd")
-    return table.getvalue()
+    fields = [(name, types[kind]) for name, kind in columns.items()]
+    schema, table = pyarrow.schema(fields), io.BytesIO()
+    with parquet.ParquetWriter(table, schema, compression="zstd") as writer:
+        for batch in _batches(rows):
+            arrays = [
+                pyarrow.array([row.get(name) for row in batch], kind) for name, kind in fields
+            ]
+            writer.write_table(pyarrow.table(arrays, schema))
+    yield table.getvalue()

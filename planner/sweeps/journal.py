@@ -7,6 +7,7 @@ lock, which the kernel frees when the process ends, keeps two sweeps from sharin
 import contextlib
 import json
 import sqlite3
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +25,7 @@ _SETTINGS = (
     "BEGIN EXCLUSIVE",
 )
 _SCHEMA = (
-    "CREATE TABLE answers (key TEXT PRIMARY KEY, cells TEXT NOT NULL)",
+    "CREATE TABLE answers (key TEXT PRIMARY KEY, cells BLOB NOT NULL)",
     f"PRAGMA application_id = {_APPLICATION}",
 )
 
@@ -35,10 +36,10 @@ def journal_of(table: Path) -> Path:
 
 
 class Journal:
-    """Answers by question key, on disk, or in memory only if there is no path."""
+    """Compressed answers by question key, on disk, or in memory only if there is no path."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.answers: dict[str, dict[str, Any]] = {}
+        self.answers: dict[str, bytes] = {}
         self._path = path
         self._database: sqlite3.Connection | None = None
 
@@ -59,8 +60,8 @@ class Journal:
 
     def record(self, answers: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Add answers, and commit them to disk before returning."""
+        rows = [(key, _packed(cells)) for key, cells in answers]
         if self._database is not None and self._path is not None:
-            rows = [(key, json.dumps(cells, separators=(",", ":"))) for key, cells in answers]
             try:
                 self._database.execute("BEGIN")
                 self._database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
@@ -69,9 +70,9 @@ class Journal:
                 raise _full_disk(self._path, error, len(self.answers)) from None
             except KeyboardInterrupt:  # if raised after the commit, keep the answers
                 if not self._database.in_transaction:
-                    self.answers.update(answers)
+                    self.answers.update(rows)
                 raise
-        self.answers.update(answers)
+        self.answers.update(rows)
 
     def _open(self, database: sqlite3.Connection, path: Path) -> None:
         """Lock the journal, and read its answers."""
@@ -85,9 +86,19 @@ class Journal:
                 raise _foreign_file(path)
             database.execute("COMMIT")
             rows = database.execute("SELECT key, cells FROM answers ORDER BY rowid")
-            self.answers.update((key, json.loads(cells)) for key, cells in rows)
+            self.answers.update(rows)
         except sqlite3.DatabaseError as error:
             raise _refusal(path, error) from None
+
+
+def _packed(cells: dict[str, Any]) -> bytes:
+    return zlib.compress(json.dumps(cells, separators=(",", ":")).encode(), 1)
+
+
+def cells_of(answer: bytes) -> dict[str, Any]:
+    """Unpack the cells of an answer."""
+    cells: dict[str, Any] = json.loads(zlib.decompress(answer))
+    return cells
 
 
 def _create_file(path: Path) -> None:

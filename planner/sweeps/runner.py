@@ -1,18 +1,19 @@
 """Runner: answer the open questions of a sweep, and write its table."""
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from planner.errors import DescriptionError, shorten_path
 from planner.sweeps.answer_cells import Answer
 from planner.sweeps.backends import answer_tasks, check_backend
 from planner.sweeps.columns import Columns, check_table, columns, write_table
 from planner.sweeps.definition import SweepPart, define_sweep, read_sweep
-from planner.sweeps.journal import Journal, journal_of
+from planner.sweeps.journal import Journal, cells_of, journal_of
 from planner.sweeps.progress import Progress
 from planner.sweeps.questions import NAMED, Question, QuestionList, list_questions, make_tasks
 from planner.tables import Record, Table, Tabular
@@ -21,31 +22,60 @@ SweptTable = Literal["rows"]
 """Name of the only table of a result."""
 
 
+class SweptRows(Sequence[Record]):
+    """Rows of a table, unpacked when they are read: a million take about a gigabyte."""
+
+    def __init__(
+        self, questions: Sequence[Question], answers: Mapping[str, bytes], names: Columns
+    ) -> None:
+        self._questions = [each for each in questions if each.key in answers]
+        self._answers, self._names = answers, tuple(names)
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Record, ...]: ...
+    def __getitem__(self, place: int | slice) -> Record | tuple[Record, ...]:
+        if isinstance(place, slice):
+            return tuple(map(self._row, self._questions[place]))
+        return self._row(self._questions[place])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def _row(self, question: Question) -> Record:
+        answer = cells_of(self._answers[question.key])
+        row = {**question.cells, "key": question.key, **answer}
+        return {name: row.get(name) for name in self._names}
+
+
 @dataclass(frozen=True, slots=True)
 class SweepResult(Tabular[SweptTable]):
     """The answers of a sweep; `to_frame()` is its table."""
 
     columns: tuple[str, ...] = field(repr=False)
-    rows: tuple[Record, ...] = field(repr=False)
+    rows: SweptRows = field(repr=False)
     """Answers so far, in the order of the questions; an empty cell is None."""
     num_questions: int
     """Distinct questions of the sweep."""
     num_asked: int
     """Questions that this call answered; others were answered earlier or are still open."""
+    num_fitting: int
+    """Number of questions whose job fits."""
+    refusals: Counter[str] = field(repr=False)
+    """Number of refused questions by reason, as the column `error` has it."""
 
     def tables(self) -> dict[str, Table]:
         """Return the rows as a table."""
-        return {"rows": Table(self.rows)}
+        return {"rows": Table(tuple(self.rows))}
 
     @property
     def num_refused(self) -> int:
-        """Number of refused questions, whose column `error` has the reason."""
-        return sum(row["error"] is not None for row in self.rows)
-
-    @property
-    def num_fitting(self) -> int:
-        """Number of questions whose job fits."""
-        return sum(bool(row.get("fits")) for row in self.rows)
+        """Number of refused questions."""
+        return self.refusals.total()
 
 
 def sweep(
@@ -86,10 +116,21 @@ def sweep(
             _record(answer_tasks(tasks, backend, jobs, address), journal, progress)
         finally:  # an interrupt may have come between an answer and its count
             progress.done = sum(key in journal.answers for key in by_key)
-        rows = tuple(_rows(questions.questions, journal.answers, names))
-        if table is not None:
-            write_table(table, names, rows)
-    return SweepResult(tuple(names), rows, len(by_key), sum(len(task.questions) for task in tasks))
+        rows, kinds = SweptRows(questions.questions, journal.answers, names), Counter[str | bool]()
+        if table is None:
+            deque(_counted(rows, kinds), maxlen=0)
+        else:
+            write_table(table, names, _counted(rows, kinds))
+    num_asked, num_fitting = sum(len(task.questions) for task in tasks), kinds.pop(True, 0)
+    refusals = Counter({str(reason): count for reason, count in kinds.items() if reason})
+    return SweepResult(tuple(names), rows, len(by_key), num_asked, num_fitting, refusals)
+
+
+def _counted(rows: Iterable[Record], kinds: Counter[str | bool]) -> Iterator[Record]:
+    """Yield rows, and count whether each fits, or why it is refused."""
+    for row in rows:
+        kinds[row["error"] or bool(row.get("fits"))] += 1
+        yield row
 
 
 def _record(answers: Generator[list[Answer]], journal: Journal, progress: Progress) -> None:
@@ -120,11 +161,3 @@ def _list_questions(file: str | Path | None, fields: Mapping[str, Any]) -> Quest
 def _columns(sweep: QuestionList) -> Columns:
     stated_fields = {name for question in sweep.questions for name in question.workload}
     return columns(sweep.kind, {*NAMED, *stated_fields})
-
-
-def _rows(
-    questions: Sequence[Question], answers: Mapping[str, Record], names: Columns
-) -> list[Record]:
-    answered = (question for question in questions if question.key in answers)
-    rows = ({**q.cells, "key": q.key, **answers[q.key]} for q in answered)
-    return [{name: row.get(name) for name in names} for row in rows]
