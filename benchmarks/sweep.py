@@ -2,16 +2,21 @@
 
     python benchmarks/sweep.py                      # some minutes on two cores
     python benchmarks/sweep.py --questions 1000     # the first of them
+    python benchmarks/sweep.py --growth 100000      # what 1,000 questions and more take
 
 Three tables of the same questions are written and compared byte by byte: on two cores, on a Dask
 cluster of two workers (processes of this machine), and on two cores by a sweep that is killed with
 SIGKILL once half of the answers are recorded, then restarted. A sweep of plans follows; each plan
 takes longer.
+
+`--growth` measures sweeps of 1,000 stated layouts, ten times as many, and so on: models x machines
+x nodes x layouts. Processor time is of all processes, memory the peak of the one that asks.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -20,13 +25,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import planner
+from planner.describe.catalogue import load_machine, load_model, names
 
 LAYOUTS: dict[str, Any] = {
     "kind": "estimate",
@@ -50,6 +57,68 @@ PLANS: dict[str, Any] = {
     "workload": {"sequence_length": 1024, "global_batch": 512},
 }
 """Sweep of 24 plans."""
+
+PAIRS: dict[int, tuple[int, int]] = {
+    1000: (1, 1),
+    10_000: (2, 5),
+    100_000: (10, 10),
+    1_000_000: (40, 25),
+}
+"""Models and machines by number of questions: 25 node counts of 40 layouts for each pair."""
+
+
+def grown(questions: int) -> dict[str, Any]:
+    """State a sweep of so many layouts."""
+    models, machines = PAIRS[questions]
+    text = [n for n in names("model") if load_model(n).default_sequence_length >= 1024]
+    large = [n for n in names("machine") if load_machine(n).num_nodes.value >= 25]
+    return {
+        "kind": "estimate",
+        "models": text[:models],
+        "machines": large[:machines],
+        "nodes": list(range(1, 26)),
+        "workload": {"sequence_length": 1024},
+        "layout": {
+            "tp": [1, 2, 4, 8],
+            "zero_stage": [1, 3],
+            "micro_batch": [1, 2, 4, 8, 16],
+            "grad_accumulation": 8,
+        },
+    }
+
+
+def ended(process: subprocess.Popen[Any]) -> tuple[float, float]:
+    """Wait for a process; return its processor time [s] and its peak of memory [MB]."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+
+
+def growth(folder: Path, most: int, workers: int) -> None:
+    """Sweep more and more questions, in one process or by workers of a Dask cluster."""
+    before: tuple[float, ...] = ()
+    for questions in (n for n in PAIRS if n <= most):
+        sweep, table = folder / f"{questions}.json", folder / f"{questions}.parquet"
+        sweep.write_text(json.dumps(grown(questions)))
+        of_workers: list[tuple[float, float]] = []
+        with dask_cluster(folder, workers, of_workers) if workers else nullcontext() as file:
+            where = ("--backend", "dask", "--address", str(file)) if file else ()
+            line = [sys.executable, "-m", "planner", "sweep", sweep, "--into", table]
+            began = time.monotonic()
+            process = subprocess.Popen([*line, *(where or ("--backend", "sequential"))])
+            used_s, peak_mb = ended(process)
+            took = time.monotonic() - began
+        used_s += sum(worker_s for worker_s, _ in of_workers)
+        sizes = [path.stat().st_size for path in (table, Path(f"{table}.journal"))]
+        figures = (used_s, peak_mb, *map(float, sizes))
+        powers = [math.log10(now / old) for now, old in zip(figures, before, strict=False)]
+        before = figures
+        print(
+            f"{questions:,} questions, {workers or 'no'} workers: {took:.0f} s, {used_s:.1f} s of "
+            f"processors, peak {peak_mb:.0f} MB (workers {[round(mb) for _, mb in of_workers]}), "
+            f"table {sizes[0]:,} B, journal {sizes[1]:,} B; powers {[f'{p:.2f}' for p in powers]}",
+            flush=True,
+        )
 
 
 def swept(sweep: Path, table: Path, *options: str) -> tuple[str, float]:
@@ -84,8 +153,13 @@ def killed(sweep: Path, table: Path, at: int, *options: str) -> list[str]:
 
 
 @contextmanager
-def dask_cluster(folder: Path, workers: int) -> Any:
-    """Start a scheduler and workers as local processes; yield the scheduler's file."""
+def dask_cluster(
+    folder: Path, workers: int, used: list[tuple[float, float]] | None = None
+) -> Iterator[Path]:
+    """Start a scheduler and workers as local processes; yield the scheduler's file.
+
+    `used` takes the processor time and the peak of memory of each process.
+    """
     file = folder / "scheduler.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     here = os.pathsep.join(map(os.path.abspath, sys.path))
@@ -106,7 +180,10 @@ def dask_cluster(folder: Path, workers: int) -> Any:
     finally:
         for process in reversed(started):
             process.terminate()
-            process.wait()
+            each = ended(process)
+            if used is not None:
+                used.append(each)
+        file.unlink(missing_ok=True)
 
 
 def report(what: str, said: str, took: float, questions: int) -> None:
@@ -117,10 +194,15 @@ def main(
     questions: Annotated[int, typer.Option(min=10, help="How many of the 10,000.")] = 10_000,
     jobs: Annotated[int, typer.Option(min=1, help="Cores, and workers of the cluster.")] = 2,
     plans: Annotated[bool, typer.Option(help="Ask some plans, too.")] = True,
+    growth_to: Annotated[int, typer.Option("--growth", help="Measure growth instead.")] = 0,
+    workers: Annotated[int, typer.Option(help="Dask workers for --growth; 0: none.")] = 0,
 ) -> None:
     """Ask the same questions three times, and compare the tables."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
+        if growth_to:
+            growth(folder, growth_to, workers)
+            return
         sweep = folder / "layouts.json"
         sweep.write_text(json.dumps(LAYOUTS))
         cores, cluster, again = (folder / f"{n}.parquet" for n in ("cores", "cluster", "again"))
