@@ -45,6 +45,37 @@ _RESTS = """() => new Promise(resolve => {
   look();
 })"""
 """The script has run, the page and its links are drawn, and no event under way started it again."""
+_FIGURES = """() => [...document.querySelectorAll('[data-testid=stPlotlyChart]')].every(
+  chart => chart.querySelector('.js-plotly-plot .main-svg'))"""
+
+
+class _Runs:
+    """Runs of the script that a page requests: the messages between it and the server tell them."""
+
+    def __init__(self, page: Any) -> None:
+        self.complete = True
+        self._started = True
+        page.on("websocket", self._watch)
+
+    def _watch(self, socket: Any) -> None:
+        socket.on("framesent", self._request)
+        socket.on("framereceived", self._answer)
+
+    def _request(self, data: bytes) -> None:
+        from streamlit.proto.BackMsg_pb2 import BackMsg
+
+        if BackMsg.FromString(data).HasField("rerun_script"):
+            self.complete = self._started = False
+
+    def _answer(self, data: bytes) -> None:
+        from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+        message = ForwardMsg.FromString(data)
+        if message.HasField("new_session"):
+            self._started = True
+        elif message.HasField("script_finished"):
+            interrupted = message.script_finished == ForwardMsg.FINISHED_EARLY_FOR_RERUN
+            self.complete = self._started and not interrupted
 
 
 class Browsed:
@@ -53,6 +84,7 @@ class Browsed:
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
         self.address = address
+        self._runs = _Runs(page)
 
     def open(self, path: str = "") -> Browsed:
         """Load an address of the explorer."""
@@ -60,20 +92,49 @@ class Browsed:
         return self.settle()
 
     def settle(self) -> Browsed:
-        """Wait until the page rests."""
-        self.page.wait_for_function(_RESTS, timeout=_PATIENCE_MS)
+        """Wait until the page rests: all that was done to it is answered and drawn."""
+        self.page.wait_for_function(_RESTS)
+        while not self._runs.complete:
+            self.eventually(lambda: self._runs.complete)
+            self.page.wait_for_function(_RESTS)
         assert self.page.locator("[data-testid=stException]").count() == 0
         return self
 
     def drawn(self) -> Browsed:
         """Wait until every figure is drawn: the browser fetches the library after the page."""
-        self.page.wait_for_selector("[data-testid=stSkeleton]", state="detached")
+        self.settle().page.wait_for_selector("[data-testid=stSkeleton]", state="detached")
+        self.page.wait_for_function(_FIGURES)
         return self
+
+    def eventually(self, condition: Callable[[], bool]) -> Browsed:
+        """Wait until a condition holds."""
+        limit = time.monotonic() + _PATIENCE_MS / 1e3
+        while not condition():
+            assert time.monotonic() < limit, "the page never came to what is expected of it"
+            self.page.wait_for_timeout(50)
+        return self
+
+    def place(self, element: Any) -> dict[str, float]:
+        """Where an element stands in the window, once it no longer moves."""
+        element.scroll_into_view_if_needed()
+        return self.steady(element.bounding_box)
+
+    def steady(self, look: Callable[[], Any]) -> Any:
+        """What a look at the page gives, once two looks in a row give the same."""
+        last = look()
+
+        def stands() -> bool:
+            nonlocal last
+            before, last = last, look()
+            return bool(last) and last == before
+
+        self.eventually(stands)
+        return last
 
     def go(self, name: str, press_ms: float = 60) -> Browsed:
         """Follow a link of the navigation, as a hand does: press, then let go."""
         self.page.get_by_role("link", name=name).first.click(delay=press_ms)
-        self.page.locator("h1", has_text=name).wait_for(timeout=_PATIENCE_MS)
+        self.page.locator("h1", has_text=name).wait_for()
         self.settle()
         # and no other page after it
         assert name in self.page.locator("h1").inner_text()
@@ -91,52 +152,54 @@ class Browsed:
 
     def number(self, label: str, value: int) -> Browsed:
         """Type a number and press Enter."""
-        box = self.page.get_by_role("spinbutton", name=label, exact=True).first
+        box = self.settle().page.get_by_role("spinbutton", name=label, exact=True).first
         box.fill(str(value))
         box.press("Enter")
         return self
 
     def pick(self, label: str, value: str) -> Browsed:
         """Choose an option by typing it."""
-        box = self.page.get_by_role("combobox", name=label).first
+        box = self.settle().page.get_by_role("combobox", name=label).first
         box.click()
         box.fill(value)
+        self.page.get_by_role("option").filter(has_text=value).first.wait_for()
         self.page.keyboard.press("Enter")
         return self
 
     def value(self, label: str) -> str:
         """What a number or a choice says."""
-        number = self.page.get_by_role("spinbutton", name=label, exact=True)
+        number = self.settle().page.get_by_role("spinbutton", name=label, exact=True)
         choice = self.page.get_by_role("combobox", name=label)
         # a page that is just loaded may have neither yet
-        number.or_(choice).first.wait_for(timeout=_PATIENCE_MS)
+        number.or_(choice).first.wait_for()
         return str((number if number.count() else choice).first.input_value())
 
     def says(self, text: str) -> str:
         """The first message or line of small print that says something, once it does."""
         texts = self.page.locator("[data-testid=stAlert], [data-testid=stCaptionContainer]")
         alert = texts.filter(has_text=text).first
-        alert.wait_for(timeout=_PATIENCE_MS)
+        alert.wait_for()
         return str(alert.inner_text())
 
     def reads(self, text: str) -> Browsed:
         """Wait until the page holds a text."""
-        self.page.get_by_text(re.compile(re.escape(text))).first.wait_for(timeout=_PATIENCE_MS)
+        self.page.get_by_text(re.compile(re.escape(text))).first.wait_for()
         return self
 
     def select(self, row: int) -> Browsed:
         """Select a row of the ranking by its box."""
-        table = self.page.locator("[data-testid=stDataFrame]").first
-        table.scroll_into_view_if_needed()
-        self.settle()
-        place = table.bounding_box()
+        table = self.settle().page.locator("[data-testid=stDataFrame]").first
+        # rows as screen readers see them, for the table is a picture; the first is the header
+        line = table.locator("tr").nth(row + 1)
+        line.wait_for(state="attached")
+        place = self.place(table)
         self.page.mouse.click(place["x"] + 18, place["y"] + 35 * (row + 1) + 17)
         return self
 
     @property
     def asked(self) -> str:
-        """The address below the explorer's own."""
-        return str(self.page.url).removeprefix(self.address)
+        """The address below the explorer's own, once the page rests."""
+        return str(self.settle().page.url).removeprefix(self.address)
 
     @property
     def entries(self) -> int:

@@ -47,7 +47,7 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
             # the answer is on the first screen, also of a phone
             for width, height in ((1440, 900), (390, 844)):
                 here.page.set_viewport_size({"width": width, "height": height})
-                answer = here.page.locator("[data-testid=stAlert]").first.bounding_box()
+                answer = here.place(here.page.locator("[data-testid=stAlert]").first)
                 assert answer["y"] < height - 44
                 assert path == "fit" or answer["y"] + answer["height"] < height
         # also what is folded away
@@ -57,10 +57,10 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
         here.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
         for rules in (_RULES, _COLOURS):
             _stands_in(here, (800, 390, 1280))
+            here.page.wait_for_function(_THEMED, arg=schemes[0])
             assert not _unreadable(here.settle(), rules), (path, schemes)
             # what axe-core does not look at
-            inks = here.page.evaluate(_TICKS)
-            assert set(inks) <= {_INKS[schemes[0]]}, (path, schemes)
+            here.eventually(lambda: set(here.page.evaluate(_TICKS)) <= {_INKS[schemes[0]]})
             if rules is _RULES:
                 # the next page begins with the theme in which this one ends
                 schemes.reverse()
@@ -74,17 +74,18 @@ def test_no_bar_of_tools_lies_over_figures_or_headings_of_a_phone(
     here.page.set_viewport_size({"width": 390, "height": 844})
     here.open(f"{_SMALL}&view=Layouts").drawn()
     page = here.page
-    page.locator(".js-plotly-plot").first.wait_for()
-    assert page.locator(".modebar").count()
-    assert not any(each.is_visible() for each in page.locator(".modebar").all())
+    page.locator(".modebar").first.wait_for(state="attached")
+    page.locator(".modebar:visible").first.wait_for(state="detached")
     table = page.locator("[data-testid=stDataFrame]").first
     table.hover()
-    tools = page.locator("[data-testid=stElementToolbar]:visible").first.bounding_box()
-    heading = page.locator("h2", has_text="Layouts that fit").bounding_box()
-    assert tools["y"] >= heading["y"] + heading["height"] - 1
+    tools = page.locator("[data-testid=stElementToolbar]:visible").first
+    tools.wait_for()
+    heading = page.locator("h2", has_text="Layouts that fit")
+    top, above = here.steady(lambda: (tools.bounding_box(), heading.bounding_box()))
+    assert top["y"] >= above["y"] + above["height"] - 1
     page.set_viewport_size({"width": 1280, "height": 900})
     page.locator(".js-plotly-plot").first.hover()
-    assert page.locator(".modebar").first.is_visible()
+    page.locator(".modebar:visible").first.wait_for()
 
 
 def _stands_in(here: Any, widths: tuple[int, ...]) -> None:
@@ -97,6 +98,9 @@ def _stands_in(here: Any, widths: tuple[int, ...]) -> None:
 
 
 _TICKS = "() => [...document.querySelectorAll('.xtick text')].map(t => getComputedStyle(t).fill)"
+_THEMED = """scheme => getComputedStyle(document.querySelector('[data-testid=stApp]')).colorScheme
+  === scheme && !document.getAnimations().some(each => each instanceof CSSTransition)"""
+"""The page has a theme's colours, and no colour is on its way to another."""
 _INKS = {"light": "rgb(51, 51, 51)", "dark": "rgb(224, 224, 224)"}
 _RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]},
@@ -167,7 +171,7 @@ def test_downloads_parse_and_say_what_they_are(window: Callable[[], Any]) -> Non
 
 def _drop(here: Any, name: str, data: bytes) -> None:
     """Drop a file at the place of the page, which leads to Your run."""
-    here.page.locator("[data-testid=stMain] input[type=file]").last.set_input_files(
+    here.settle().page.locator("[data-testid=stMain] input[type=file]").last.set_input_files(
         {"name": name, "mimeType": "application/octet-stream", "buffer": data}
     )
     here.page.locator("h1", has_text="Your run").wait_for()
@@ -180,36 +184,42 @@ def test_own_model_is_named_changed_put_aside_and_removed(window: Callable[[], A
     hostile = '<img src=x onerror="window.hit=1">[a](http://b).json'
     _drop(here, hostile, json.dumps(_CONFIG).encode())
     verdict = here.go("Which strategy fits?").says("img_src_x")
-    assert here.page.evaluate("() => window.hit === undefined")
-    here.settle()
+    assert here.settle().page.evaluate("() => window.hit === undefined")
     assert "(yours)" in here.value("Model")
     # a copied link plans the same model in another window
     there = window().open(here.asked)
     assert there.says("img_src_x") == verdict
     assert there.says("Numbers of") == here.says("Numbers of")
     assert there.value("Model") == here.value("Model")
-    here.page.get_by_text("More about the job").first.click()
-    here.page.get_by_text("Your own model or machine").first.click()
-    here.page.get_by_role("button", name="Change its numbers").first.click()
-    text = here.page.get_by_role("textbox", name="Description")
+    text = _numbers_to_change(here)
     text.fill(json.dumps({**_CONFIG, "num_hidden_layers": 16}))
     here.page.get_by_role("textbox", name="Name").fill("deeper")
     here.page.keyboard.press("Tab")
-    here.page.get_by_role("button", name="Use these numbers").click()
+    here.settle().page.get_by_role("button", name="Use these numbers").click()
     here.says("deeper on 1 node")
-    here.settle().pick("Model", "gpt2-xl").says("gpt2-xl on 1 node")
-    assert "config=" not in here.settle().asked
+    here.pick("Model", "gpt2-xl").says("gpt2-xl on 1 node")
+    assert "config=" not in here.asked
     here.pick("Model", "deeper").says("deeper on 1 node")
     here.settle().page.get_by_role("button", name="Remove").first.click()
     here.says("llama-3-8b")
-    assert here.settle().value("Model") == "llama-3-8b"
+    assert here.value("Model") == "llama-3-8b"
     assert here.asked == "?nodes=1"
+
+
+def _numbers_to_change(here: Any) -> Any:
+    """Unfold the numbers of the job's model; return their text."""
+    for text in ("More about the job", "Your own model or machine"):
+        here.settle().page.get_by_text(text).first.click()
+    here.settle().page.get_by_role("button", name="Change its numbers").first.click()
+    description = here.settle().page.get_by_role("textbox", name="Description")
+    description.wait_for()
+    return description
 
 
 def test_model_of_the_hub_is_asked_by_its_name(window: Callable[[], Any]) -> None:
     here = window().open("?nodes=1").pick("Model", "here/small")
     verdict = here.says("here/small on 1 node")
-    assert here.settle().asked == "?model=here%2Fsmall&nodes=1"
+    assert here.asked == "?model=here%2Fsmall&nodes=1"
     # a copied link plans the same model in another window, and not that of another's last name
     there = window().open(here.asked)
     assert there.says("here/small on 1 node") == verdict
@@ -220,18 +230,13 @@ def test_model_of_the_hub_is_asked_by_its_name(window: Callable[[], Any]) -> Non
         there.page.get_by_role("button", name="Plan (JSON)").click()
     assert download.value.suggested_filename == "there-small-v2-polaris-1-plan.json"
     # its numbers can be changed as those of the catalogue can
-    there.page.get_by_text("More about the job").first.click()
-    there.page.get_by_text("Your own model or machine").first.click()
-    there.page.get_by_role("button", name="Change its numbers").first.click()
-    text = there.page.get_by_role("textbox", name="Description")
-    text.wait_for()
-    assert json.loads(there.settle() and text.input_value())["num_hidden_layers"] == 6
+    assert json.loads(_numbers_to_change(there).input_value())["num_hidden_layers"] == 6
     # what cannot be had is said, and something else shown
     here.pick("Model", "here/gated").says("here/gated is gated")
-    assert here.settle().value("Model") == "llama-3-8b"
+    assert here.value("Model") == "llama-3-8b"
     here.pick("Model", "here/nothing").says("that you may read")
     # a part of a name suffices, as in any list
-    here.settle().pick("Model", "gpt2-x").says("gpt2-xl on 1 node")
+    here.pick("Model", "gpt2-x").says("gpt2-xl on 1 node")
 
 
 def test_wrong_files_are_answered_kindly(window: Callable[[], Any], tmp_path: Path) -> None:
@@ -241,7 +246,7 @@ def test_wrong_files_are_answered_kindly(window: Callable[[], Any], tmp_path: Pa
     nobody = {**_CONFIG, "model_type": "<b>nobody</b>"}
     _drop(here, "nobody.json", json.dumps(nobody).encode())
     here.says("unknown model_type")
-    assert here.page.locator("[data-testid=stMain] b", has_text="nobody").count() == 0
+    assert here.settle().page.locator("[data-testid=stMain] b", has_text="nobody").count() == 0
     _drop(here, "cut.toml", b"num_nodes = ")
     here.says("not valid TOML")
     _drop(here, "mine.toml", (ROOT / "hardware_profiles" / "polaris.toml").read_bytes())
@@ -259,12 +264,12 @@ def test_configuration_files_become_the_job(window: Callable[[], Any]) -> None:
     text = f'{{{passes}, "zero_optimization": {{"stage": 2}}}}'
     _drop(here, "ds_config.json", text.encode())
     here.says("DeepSpeed's configuration")
-    assert "4 replicas, ZeRO-2, micro-batch 2" in here.settle().value("Layout of the run")
+    assert "4 replicas, ZeRO-2, micro-batch 2" in here.value("Layout of the run")
     assert here.value("Model") == "gpt2"
     _drop(here, "other.json", b'{"zero_optimization": ')
     here.says("other.json is not valid JSON")
     here.go("One layout")
-    assert "4 replicas, ZeRO-2, micro-batch 2" in here.settle().value("Layout")
+    assert "4 replicas, ZeRO-2, micro-batch 2" in here.value("Layout")
 
 
 _LOG = """[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.
@@ -292,7 +297,7 @@ def test_a_log_is_compared_and_shards_run_and_stop(window: Callable[[], Any]) ->
     here.settle().go("Which strategy fits?").reads("corrected by 1 measured run (run.log)")
     assert "wordplay-85m-char" in here.value("Model")
     # a profile is no text, and states no job
-    _drop(here.settle(), "trace.json.gz", gzip.compress(_TRACE))
+    _drop(here, "trace.json.gz", gzip.compress(_TRACE))
     here.reads("torch profiler log, 6 steps")
     pytest.importorskip("torch", reason="no torch: the live validation needs it")
     page, bar = here.settle().page, "[data-testid=stProgress]"
@@ -309,7 +314,7 @@ def test_a_log_is_compared_and_shards_run_and_stop(window: Callable[[], Any]) ->
     page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_selector(bar)
     page.wait_for_selector(bar, state="detached", timeout=300_000)
-    assert page.get_by_text("Stopped:").count() == 0
+    assert here.settle().page.get_by_text("Stopped:").count() == 0
 
 
 def test_the_largest_job_answers_every_change(window: Callable[[], Any]) -> None:

@@ -106,7 +106,8 @@ def test_controls_that_are_not_drawn_keep_their_values() -> None:
 # --- in a browser -----------------------------------------------------------------------------
 
 _PLACES = """([name, axis]) => [...document.querySelectorAll('.js-plotly-plot')]
-  .filter(plot => plot._fullLayout.yaxis.title.text.startsWith(axis)).flatMap(plot => {
+  .filter(plot => plot._fullLayout && plot._fullLayout.yaxis.title.text.startsWith(axis))
+  .flatMap(plot => {
     const {xaxis, yaxis} = plot._fullLayout, box = plot.getBoundingClientRect();
     const pixel = (axis, v) => axis._offset
       + axis.l2p(axis.type === 'category' ? axis._categoriesMap[v] : axis.d2l(v));
@@ -119,15 +120,18 @@ _PLACES = """([name, axis]) => [...document.querySelectorAll('.js-plotly-plot')]
 
 
 def _places(here: Any, name: str, axis: str) -> list[dict[str, Any]]:
-    here.page.wait_for_function(
-        """axis => [...document.querySelectorAll('.js-plotly-plot')].some(
-            plot => plot._fullLayout && plot._fullLayout.yaxis.title.text.startsWith(axis))""",
-        arg=axis,
-    )
-    plot = here.page.locator(".js-plotly-plot", has_text=axis).first
+    """Where the points of a trace are, once it is drawn and stands still."""
+    plot = here.drawn().page.locator(".js-plotly-plot", has_text=axis).first
     plot.scroll_into_view_if_needed()
-    points: list[dict[str, Any]] = here.page.evaluate(_PLACES, [name, axis])
+    points: list[dict[str, Any]] = here.steady(lambda: here.page.evaluate(_PLACES, [name, axis]))
     return points
+
+
+def _click(here: Any, left: float, top: float) -> None:
+    """Click a point of a figure, once the figure names what the pointer is on."""
+    here.page.mouse.move(left, top)
+    here.page.locator(".hoverlayer > *").first.wait_for(state="attached")
+    here.page.mouse.click(left, top)
 
 
 def _distance_to_next(place: dict[str, Any], places: list[dict[str, Any]]) -> float:
@@ -140,7 +144,7 @@ def _chosen(here: Any, words: str) -> str:
     """The layout of the address, once the page says that it is chosen."""
     here.reads("Numbers of the chosen layout")
     here.page.locator("[data-testid=stAlert]", has_text=words).first.wait_for()
-    query = urllib.parse.parse_qs(urllib.parse.urlsplit(here.settle().page.url).query)
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(here.asked).query)
     return query["layout"][0]
 
 
@@ -163,7 +167,7 @@ def test_a_clicked_dot_is_the_layout_of_every_page(
     places = [p for p in _places(here, "", "step time") if p["y"] < slowest_s]
     place = max(places, key=lambda each: _distance_to_next(each, places))
     estimate = candidates.dots(space)[place["number"][0]]
-    here.page.mouse.click(place["left"], place["top"])
+    _click(here, place["left"], place["top"])
     _as_one_layout(here, estimate)
 
 
@@ -176,8 +180,8 @@ def test_a_clicked_bar_is_its_strategys_layout(
     tp = next(each.estimate for each in plan.strategies if each.name == "TP")
     assert tp is not None
     here.page.get_by_text("The classic strategies, each").scroll_into_view_if_needed()
-    row = here.page.locator(".js-plotly-plot .ytick", has_text=re.compile(r"^TP$")).bounding_box()
-    here.page.mouse.click(row["x"] + row["width"] + 20, row["y"] + row["height"] / 2)
+    row = here.place(here.page.locator(".js-plotly-plot .ytick", has_text=re.compile(r"^TP$")))
+    _click(here, row["x"] + row["width"] + 20, row["y"] + row["height"] / 2)
     _as_one_layout(here, tp)
 
 
@@ -195,14 +199,14 @@ def test_a_clicked_cell_is_its_best_layout_or_says_why_not(
     slowest = max(fitting, key=lambda cell: cells[cell].step_time_s)  # it is not recommended
     places = {(p["x"], p["y"]): p for p in _places(here, "", "pipeline stages")}
     grey = next(cell for cell in cells if cell not in fitting)
-    here.page.mouse.click(places[grey]["left"], places[grey]["top"])
+    _click(here, places[grey]["left"], places[grey]["top"])
     answer = here.says("does not fit: needs")
     assert estimate_words(cells[grey], brief=False) in answer
     assert "Cheapest change" in answer
-    assert "layout=" not in here.settle().asked
+    assert "layout=" not in here.asked
     places = {(p["x"], p["y"]): p for p in _places(here, "", "pipeline stages")}
     # not only the middle of a cell answers
-    here.page.mouse.click(places[slowest]["left"] + 25, places[slowest]["top"] - 8)
+    _click(here, places[slowest]["left"] + 25, places[slowest]["top"] - 8)
     _as_one_layout(here, cells[slowest])
 
 
@@ -216,13 +220,12 @@ def test_the_slider_is_moved_by_keys_and_the_star_follows(
     here.page.keyboard.press("ArrowRight")
     each = space.choices[space.choices.index(plan.recommended) + 1]
     assert _chosen(here, degree_words(each.layout)) == link.of(each)
-    here.drawn()
     (star,) = _places(here, f"chosen: {degree_words(each.layout)}", "step time")
     assert star["y"] == each.step_time_s
     here.page.get_by_role("slider").focus()
     here.page.keyboard.press("ArrowLeft")
     here.reads("Numbers of the recommended layout")
-    assert "layout=" not in here.settle().asked
+    assert "layout=" not in here.asked
 
 
 @pytest.mark.alone
@@ -239,6 +242,7 @@ def test_ten_keys_lead_from_the_top_to_another_answer(window: Callable[[], Any])
         if (tag, text) == ("A", "Skip to the job"):
             assert here.page.get_by_role("link", name=text).bounding_box()["height"] > 10
             here.page.keyboard.press("Enter")
+            here.page.wait_for_function("() => location.hash === '#content'")
         stops.append(label or text)
     assert stops[-1] == "Nodes", stops
     assert len(stops) <= 8
@@ -246,7 +250,7 @@ def test_ten_keys_lead_from_the_top_to_another_answer(window: Callable[[], Any])
     here.page.keyboard.type("2")
     here.page.keyboard.press("Enter")
     here.says("on 2 nodes")
-    assert "nodes=2" in here.settle().asked
+    assert "nodes=2" in here.asked
 
 
 @pytest.mark.alone
@@ -257,9 +261,11 @@ def test_the_navigation_of_a_phone_takes_two_lines(window: Callable[[], Any]) ->
     anchors = here.page.locator(".st-key-pages a")
     # links are drawn one by one
     anchors.nth(9).wait_for()
-    name, *links = (
-        here.page.get_by_text("Parallelism planner").first.bounding_box(),
-        *(link.bounding_box() for link in anchors.all()),
+    name, *links = here.steady(
+        lambda: [
+            here.page.get_by_text("Parallelism planner").first.bounding_box(),
+            *(anchor.bounding_box() for anchor in anchors.all()),
+        ]
     )
     assert len(links) == 10
     assert len({link["y"] for link in links}) == 1
@@ -278,9 +284,10 @@ def test_the_first_screen_is_an_answer_with_a_handful_of_controls(
         alert = here.page.locator("[data-testid=stAlert]").first
         words = [word for word in alert.inner_text().split() if word != "x"]
         assert 8 <= len(words) <= 20
-        box = alert.bounding_box()
+        box = here.place(alert)
         assert box["y"] + box["height"] < height / 2
-        # none of the controls that are folded away is there
+        # none of the controls that are folded away is there, once those that are not are
+        assert here.value("Nodes") == "2"
         inputs = here.page.locator("input:visible, select:visible, textarea:visible").count()
         assert inputs < 12
     here.page.get_by_text("More about the job").click()

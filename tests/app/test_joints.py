@@ -17,7 +17,7 @@ pytestmark = pytest.mark.alone
 
 def _link(here: Any) -> str:
     """What the page says its own address is."""
-    return str(here.page.locator("[data-testid=stCode]").last.inner_text()).strip()
+    return str(here.settle().page.locator("[data-testid=stCode]").last.inner_text()).strip()
 
 
 def _asked(address: str) -> dict[str, str]:
@@ -27,13 +27,13 @@ def _asked(address: str) -> dict[str, str]:
 
 def _numbers(here: Any) -> str:
     """Which layout the numbers on top are of."""
-    return str(here.page.get_by_text(re.compile("^Numbers of the")).first.inner_text())
+    return str(here.settle().page.get_by_text(re.compile("^Numbers of the")).first.inner_text())
 
 
 def test_a_selected_layout_is_carried_and_never_becomes_another(window: Callable[[], Any]) -> None:
     here = window().open("?model=gpt2-xl&nodes=2&view=Layouts")
     here.select(3).reads("Numbers of the chosen layout")
-    chosen, address = _numbers(here.settle()), here.asked
+    chosen, address = _numbers(here), here.asked
     layout, framework = link.unpack_layout(_asked(address)["layout"])
     told = f"4. {framework}, {layout_words(layout, brief=True)}"
     assert _link(here) == here.page.url
@@ -44,16 +44,16 @@ def test_a_selected_layout_is_carried_and_never_becomes_another(window: Callable
     assert _asked(here.asked) == job
     assert _link(here) == here.page.url
     here.page.reload()
-    assert here.settle().value("Layout").startswith(told)
+    assert here.value("Layout").startswith(told)
     there = window().open(address)
     assert _numbers(there) == chosen
     # back on the first page it is still selected
-    here.go("Which strategy")
+    here.go("Which strategy").reads("Numbers of the chosen layout")
     assert _numbers(here) == chosen
     # another job has no chosen layout
     here.number("Nodes", 1).reads("Numbers of the recommended layout")
-    assert "layout=" not in here.settle().asked
-    here.back()
+    assert "layout=" not in here.asked
+    here.back().reads("Numbers of the chosen layout")
     assert _numbers(here) == chosen
 
 
@@ -61,17 +61,17 @@ def test_back_and_forward_undo_one_act_at_a_time(window: Callable[[], Any]) -> N
     here = window().open("?model=gpt2")
     first = here.entries
     here.number("Nodes", 2).says("on 2 nodes")
-    here.settle().number("Nodes", 3).says("on 3 nodes")
-    here.settle().pick("Model", "gpt2-medium").says("gpt2-medium on 3 nodes")
-    here.settle().go("Machines").go("Collectives")
+    here.number("Nodes", 3).says("on 3 nodes")
+    here.pick("Model", "gpt2-medium").says("gpt2-medium on 3 nodes")
+    here.go("Machines").go("Collectives")
     assert here.entries == first + 5
-    assert here.back().page.locator("h1").inner_text() == "Machines"
+    here.back().page.locator("h1", has_text="Machines").wait_for()
     here.back().says("gpt2-medium on 3 nodes")
     here.back().says("gpt2 on 3 nodes")
     here.back().says("gpt2 on 2 nodes")
     assert here.value("Nodes") == "2"
     here.forward().says("gpt2 on 3 nodes")
-    assert here.settle().value("Nodes") == "3"
+    assert here.value("Nodes") == "3"
 
 
 def test_every_page_and_a_reload_speak_of_the_same_job(window: Callable[[], Any]) -> None:
@@ -83,7 +83,6 @@ def test_every_page_and_a_reload_speak_of_the_same_job(window: Callable[[], Any]
     here.go("Machines")
     assert here.value("Machine") == "vsc-5"
     here.page.reload()
-    here.settle()
     assert (here.value("Model"), here.value("Sequence [tokens]")) == ("mistral-7b", "2048")
     here.go("Learn").reads("mistral-7b on devices of vsc-5, 64 sequences of 2,048 tokens")
     here.go("Collectives")
@@ -124,11 +123,12 @@ def test_what_is_typed_goes_along_however_soon_a_link_is_clicked(
 def test_a_layout_changed_by_hand_keeps_the_batch(window: Callable[[], Any]) -> None:
     here = window().open("layout?model=llama-2-7b&nodes=2")
     here.page.get_by_text("Change this layout").click()
+    here.settle()
     for field, value in (("dp", 4), ("tp", 2), ("pp", 1), ("micro batch", 2)):
         here.page.get_by_role("spinbutton", name=field, exact=True).first.fill(str(value))
     here.page.get_by_role("button", name="Estimate").click()
     assert "micro-batch 2" in here.says("4 replicas x 2-way tensor")
-    here.settle().go("Which strategy")
+    here.go("Which strategy")
     assert _numbers(here).startswith(
         "Numbers of the chosen layout: megatron-lm, 4 replicas x 2-way tensor"
     )
@@ -148,13 +148,13 @@ def test_an_answer_survives_a_reload(window: Callable[[], Any]) -> None:
     here = window().open("ask?model=gpt2&nodes=2&batch=64&seq=1024&question=nodes&ask_most_nodes=4")
     here.page.get_by_role("button", name="Answer", exact=True).click()
     verdict = here.says("gpt2")
-    assert _asked(here.page.url)["answer"] == "1"
+    assert _asked(here.asked)["answer"] == "1"
     here.page.reload()
     assert here.settle().says("gpt2") == verdict
     # a quick question needs no click; Back shows the answer before it
     here.page.get_by_text("Layouts", exact=True).click()
     assert here.says("GiB") != verdict
-    assert _asked(here.settle().page.url)["question"] == "memory"
+    assert _asked(here.asked)["question"] == "memory"
     here.page.reload()
     here.settle().says("GiB")
     assert here.back().says("gpt2") == verdict

@@ -105,7 +105,7 @@ def test_keys_turn_the_steps(window: Callable[[], Any]) -> None:
     here.settle().page.get_by_role("slider", name="Step").focus()
     here.page.keyboard.press("ArrowRight")
     here.reads("3 of 10: Forward, layers 0 and 1")
-    assert "step=3" in here.settle().asked
+    assert "step=3" in here.asked
     here.page.keyboard.press("ArrowLeft")
     here.reads("2 of 10: Load")
     # all is reached by the tab key
