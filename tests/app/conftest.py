@@ -161,7 +161,8 @@ class Browsed:
         """Choose an option by typing it."""
         box = self.settle().page.get_by_role("combobox", name=label).first
         box.click()
-        box.fill(value)
+        # as keys do: text that is put in place of the shown value counts as an edit of that value
+        box.press_sequentially(value)
         self.page.get_by_role("option").filter(has_text=value).first.wait_for()
         self.page.keyboard.press("Enter")
         return self
