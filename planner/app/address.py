@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import urllib.parse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,9 +137,11 @@ def _valid_values(raw_value: str, options: Sequence[str]) -> str:
 
 
 def begin(
-    page: str, read: Callable[[QueryReader], None], follow: Callable[[Query, set[str]], None]
+    page: str,
+    read: Callable[[QueryReader], None],
+    follow: Callable[[Query, set[str], Mapping[str, Any]], None],
 ) -> QueryReader:
-    """Read the query of this run with `read`; `follow` adapts it to what the user changed."""
+    """Read the query with `read`; `follow` adapts it to what the user changed of what was shown."""
     state = st.session_state
     fresh = state.get(_PAGE) != page or _is_history_navigation()
     incoming = {key: ",".join(st.query_params.get_all(key))[:_LONGEST] for key in st.query_params}
@@ -154,7 +156,7 @@ def begin(
     else:
         query, changed = _apply_widgets(before)
         if changed:
-            follow(query, changed)
+            follow(query, changed, state[_SHOWN])
         reader = QueryReader(query)
         read(reader)
         for key in changed & set(reader.defaults):

@@ -235,6 +235,11 @@ def test_model_of_the_hub_is_asked_by_its_name(window: Callable[[], Any]) -> Non
     here.pick("Model", "here/gated").says("here/gated is gated")
     assert here.value("Model") == "llama-3-8b"
     here.pick("Model", "here/nothing").says("that you may read")
+    # a name is pasted over the shown one, of which it is a longer form
+    assert here.value("Model") == "llama-3-8b"
+    here.page.get_by_role("combobox", name="Model").first.fill("llama-3.1-8b")
+    here.page.keyboard.press("Enter")
+    here.says("llama-3.1-8b on 1 node")
     # a part of a name suffices, as in any list
     here.pick("Model", "gpt2-x").says("gpt2-xl on 1 node")
 

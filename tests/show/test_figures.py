@@ -434,7 +434,9 @@ def test_data_pictures_say_what_the_operation_does() -> None:
     after = collective_times.data_picture("all-to-all").figure.data[1].text
     assert list(after[0]) == ["A0", "B0", "C0", "D0"]
     scattered = collective_times.data_picture("reduce-scatter").figure.data[1].text
-    assert [[cell for cell in row if cell] for row in scattered] == [[f"sum {i}"] for i in range(4)]
+    assert [[cell for cell in row if cell] for row in scattered] == [
+        [f"sum<br>{i}"] for i in range(4)
+    ]
     # what is rooted has all of it at rank 0, before a scatter and after a gather
     before, after = (trace.text for trace in collective_times.data_picture("scatter").figure.data)
     assert [list(row) for row in before[1:]] == [[""] * 4] * 3

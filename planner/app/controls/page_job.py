@@ -1,6 +1,7 @@
 """Page job: the job that the address describes, adapted to the model and the machine."""
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,13 +197,13 @@ def _name(reader: QueryReader, kind: str) -> str:
     return str(reader.values[kind])
 
 
-def follow(query: Query, changed: set[str]) -> None:
+def follow(query: Query, changed: set[str], shown: Mapping[str, Any]) -> None:
     """Adapt the query to the user's changes: model name, own descriptions, chosen layout."""
     if not st.session_state.get("ask_start"):
         # an answer belongs to the question it was asked for
         query.pop("answer", None)
     if "model" in changed and "model" in query:
-        query["model"] = _match_model(query["model"], query)
+        query["model"] = _match_model(query["model"], query, str(shown["model"]))
     for kind, parameter in OWN_PARAMETER.items():
         if kind not in changed:
             continue
@@ -218,7 +219,7 @@ def follow(query: Query, changed: set[str]) -> None:
         query.pop(_LAYOUT, None)
 
 
-def _match_model(typed: str, query: Query) -> str:
+def _match_model(typed: str, query: Query, shown: str) -> str:
     """Complete a partly typed model name: the first that starts with it, else contains it."""
     labels = {name: name for name in names("model")}
     packed = query.get(OWN_PARAMETER["model"]) or query.get(f"kept_{OWN_PARAMETER['model']}")
@@ -228,9 +229,11 @@ def _match_model(typed: str, query: Query) -> str:
     if typed == YOURS or typed in labels.values() or parse_hub_name(typed):
         return typed
     text = typed.lower()
+    # of a name pasted over the shown one, Streamlit sends what it inserts there
+    pasted = [shown[:i] + typed + shown[i:] for i in range(len(shown))]
     matches = [name for name in labels if text in name.lower()]
-    first = sorted(matches, key=lambda name: not name.lower().startswith(text))[:1]
-    return labels[first[0]] if first else typed
+    matches.sort(key=lambda name: (name not in pasted, not name.lower().startswith(text)))
+    return labels[matches[0]] if matches else typed
 
 
 def precisions(machine: Machine) -> tuple[TrainingPrecision, ...]:

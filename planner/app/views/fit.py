@@ -116,8 +116,7 @@ def _numbers(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     role = "chosen" if job.layout else "recommended"
     rate = f"MFU {100 * shown.mfu:.0f} %, {format_amount(shown.tokens_per_s)} {job.workload.unit}/s"
     risk = f"out-of-memory risk {percent_chance(shown.out_of_memory_probability)}"
-    network = f" {plan.network_note}" if plan.network_note and shown == plan.recommended else ""
-    numbers = f"{rate}{network}, {risk}; {cost_sentence(plan, shown)}"
+    numbers = f"{rate}, {risk}; {cost_sentence(plan, shown)}"
     st.caption(escape(f"Numbers of the {role} layout: {estimate_words(shown)}: {numbers}"))
 
 
@@ -229,7 +228,8 @@ def _strategies(plan: Plan, job: PageJob) -> None:
         )
     else:
         st.info("No classic strategy has a layout for this job; why is said of each below.")
-    with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
+    label = "Every strategy: layout, why, and the cheapest change that makes it fit"
+    with st.expander(label, key="every_strategy"):
         st.table(escaped_rows(strategies_table(plan)), hide_index=True)
     show_code()
 

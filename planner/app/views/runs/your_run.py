@@ -80,7 +80,7 @@ def _present(files: list[Recognised | PlannerError], job: PageJob | None) -> Non
     if not files:
         with st.container(horizontal=True):
             example = [(_EXAMPLE.name, _EXAMPLE.read_bytes())]
-            label = "Show an example: runs of Korthikanti et al. 2022 on Selene"
+            label = "Show an example: runs on Selene"
             st.button(label, key="try_example", on_click=drop.take_files, args=(example,))
             download("Example table (CSV)", _EXAMPLE.read_bytes(), "runs.csv", "get_example")
     for each in files:
