@@ -151,6 +151,9 @@ def test_any_layout_is_answered_on_one_layout() -> None:
     app.text_input(key="why").set_value("dp16 zero3 mb1x16 full recompute [fsdp2]").run()
     assert "fits, but" in words(app)
     assert app.text_input(key="why").value.startswith("dp16")
+    # a strategy has the layout that the first page gives it
+    app.text_input(key="why").set_value("DP").run()
+    assert "ddp, 16 replicas, micro-batch 1 x 16, full recompute does not fit: needs" in words(app)
 
 
 def test_a_refused_edit_is_answered_in_full() -> None:

@@ -12,16 +12,7 @@ from planner.app.address import QueryReader
 from planner.app.controls.elsewhere import texts
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.controls.panel import ROW, controls
-from planner.app.draw import (
-    LABELS,
-    announce,
-    download,
-    draw,
-    draw_table,
-    escape,
-    in_rows,
-    refuse,
-)
+from planner.app.draw import LABELS, announce, draw, draw_table, escape, in_rows, refuse
 from planner.app.views.layouts.choice import show_code
 from planner.ask import GROUPS, QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
@@ -164,5 +155,5 @@ def _show(answer: Answer, job: PageJob) -> None:
         st.caption(escape(note))
     file = f"{job.file_name}-{answer.question}"
     with st.container(horizontal=True):
-        download("Answer (JSON)", answer.to_json(), f"{file}.json", "ask_json")
-        download("Rows (CSV)", answer.to_csv(), f"{file}.csv", "ask_csv")
+        st.download_button("Answer (JSON)", answer.to_json(), f"{file}.json", "application/json")
+        st.download_button("Rows (CSV)", answer.to_csv(), f"{file}.csv", "text/csv")

@@ -15,6 +15,7 @@ from planner.app.controls.panel import ROW, controls
 from planner.app.controls.pins import pin_button
 from planner.app.draw import announce, draw, draw_table, in_rows, refuse
 from planner.app.views.layouts.choice import layout_box, show_code, show_why
+from planner.choose.plan import Plan
 from planner.choose.verdicts.answer_lines import AnswerLine, estimate_lines
 from planner.cost.estimate import Estimate
 from planner.describe.job_description import JobDescription
@@ -58,7 +59,7 @@ def page(request: PageRequest) -> None:
             pin_button()
         else:
             st.info("No strategy has a legal layout for this job; change the job above.")
-        _why(job)
+        _why(job, plan)
         show_code(shown)
     except PlannerError as error:
         refuse(error, title="This layout cannot be estimated")
@@ -94,16 +95,20 @@ def elsewhere(job: PageJob, described: JobDescription) -> tuple[str, str] | None
     return texts("planner estimate", job_of_layout, call, "step_time_s", **fields)
 
 
-def _why(job: PageJob) -> None:
+def _why(job: PageJob, plan: Plan) -> None:
     text = st.text_input(
         "Why not this layout?",
         key=_WHY,
         max_chars=400,
-        placeholder="such as dp4 tp4 zero1, tp16 pp2, or a layout of a table",
-        help="Any part of a layout, in code. The answer says how it was read.",
+        placeholder="such as DDP, dp4 tp4 zero1, or a layout of a table",
+        help="A classic strategy, or any part of a layout in code. The answer says how it is read.",
     )
     if text.strip():
-        show_why(job, text)
+        name = text.strip().lower()
+        name = "ddp" if name == "dp" else name
+        named = [v.estimate for v in plan.strategies if name in v.name.lower().split(" / ")]
+        each = next(iter(named), None)
+        show_why(job, f"{each.layout} [{each.framework}]" if each else text)
 
 
 def _change(shown: Estimate, job: PageJob) -> None:
