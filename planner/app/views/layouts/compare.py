@@ -73,8 +73,8 @@ def page(_: PageRequest) -> None:
     if not answers:
         return
     labels = _labels(answers)
-    _list(answers, labels, queries)
     _add(answers, queries)
+    _list(answers, labels, queries)
     if len(answers) > 1:
         _differences(answers, labels)
     _figures(answers, labels)
