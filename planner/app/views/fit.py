@@ -218,9 +218,7 @@ def _strategies(plan: Plan, job: PageJob) -> None:
         _draw_clickable(
             drawing, "strategies", job, lambda point: _choose(estimates[point["y"]], plan)
         )
-        tight = (
-            " Tight: it fits by the estimate, but measured runs have taken more; run it once first."
-        )
+        tight = " Tight: it fits by the estimate, but measured runs took more; run it once first."
         st.caption(
             "The classic strategies, each with its best layout and step time, the fastest on top; "
             "the slider and the table Layouts also hold others. Click a bar to choose it."

@@ -193,19 +193,18 @@ def _query(each: Explanation, job: PageJob, framework: str) -> address.Query:
 def _learn(run: Any, job: PageJob | None, shown: Estimate | None = None) -> None:
     """Draw the button that corrects all estimates by a run, and what was learned."""
     if isinstance(run, Run):
-        st.button(
-            "Learn from this run",
-            key=f"learn_{run.row_id}",
-            type="primary",
-            disabled=run in own_runs.session_runs().logged,
-            on_click=own_runs.use_run,
-            args=(run,),
-            help="All estimates of this session follow it. A link to a page does not carry it.",
-        )
+        learned = run in own_runs.session_runs().logged
+        _learn_button("this run", f"learn_{run.row_id}", learned, own_runs.use_run, run)
     else:
         st.caption(escape(f"Nothing can be learned from it: {run.reason}."))
     if job is not None:
         own_runs.show_lessons(job, shown)
+
+
+def _learn_button(what: str, key: str, learned: bool, take: Any, *runs: Any) -> None:
+    about = "All estimates of this session follow them. A link to a page does not carry them."
+    settings: dict[str, Any] = {"type": "primary", "disabled": learned, "help": about}
+    st.button(f"Learn from {what}", key=key, on_click=take, args=runs, **settings)
 
 
 def _printed(each: Recognised, job: PageJob | None) -> None:
@@ -225,16 +224,8 @@ def _runs(each: Recognised) -> None:
         return
     runs = [score.run for score in result.scores]
     if any(run.step_time_s is not None or run.memory_bytes is not None for run in runs):
-        st.button(
-            "Learn from these runs",
-            key="use_runs",
-            type="primary",
-            disabled=own_runs.session_runs().table == each.content,
-            on_click=own_runs.use_table,
-            args=(each.name, each.content),
-            help="Step times, memory, intervals and rankings of this session then follow them. "
-            "A link to a page does not carry them.",
-        )
+        learned, take = own_runs.session_runs().table == each.content, own_runs.use_table
+        _learn_button("these runs", "use_runs", learned, take, each.name, each.content)
     _plots(result)
 
 
