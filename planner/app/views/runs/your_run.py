@@ -150,6 +150,9 @@ def _layout(job: PageJob) -> Estimate | None:
 
 
 def _answer(comparison: Comparison, corrected: Estimate | None) -> None:
+    sentences = [verdict(comparison), *comparison.doubts]
+    text = " ".join(f"{capital(each)}." for each in sentences)
+    announce(text, not comparison.doubts, not comparison.inside)
     low, high = map(format_seconds, comparison.interval_s)
     facts = [
         ("measured", format_seconds(comparison.step_time_s), "a step, median"),
@@ -164,9 +167,6 @@ def _answer(comparison: Comparison, corrected: Estimate | None) -> None:
             name = f"memory, {each.name.removesuffix('_bytes')}"
             facts.append((name, format_bytes(each.measured), f"{each.ratio:.2f} x the estimate"))
     metrics(facts)
-    sentences = [verdict(comparison), *comparison.doubts]
-    text = " ".join(f"{capital(each)}." for each in sentences)
-    announce(text, not comparison.doubts, not comparison.inside)
 
 
 def _explain(comparison: Comparison, job: PageJob, shown: Estimate) -> None:
