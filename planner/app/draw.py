@@ -1,5 +1,6 @@
 """Draw: figures with their text alternatives, tables, messages and escaped text."""
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -56,6 +57,20 @@ def draw(drawing: Drawing, key: str, caption: bool = False, **settings: Any) -> 
     st.plotly_chart(figure, key=key, alt=drawing.alt, config=_CONFIG, **settings)
     if caption:
         st.caption(escape(drawing.alt))
+
+
+def latest(name: str, act: Callable[[], None]) -> Callable[[], None]:
+    """Return a callback that runs the last `act` of this name.
+
+    Streamlit keeps every callback of a session, and with it what the callback holds.
+    """
+    acts = st.session_state.setdefault("acts", {})
+    acts[name] = act
+    return functools.partial(_run_latest, name)
+
+
+def _run_latest(name: str) -> None:
+    st.session_state["acts"][name]()
 
 
 def draw_table(rows: Sequence[dict[str, Any]], key: str, alt: str, **settings: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 import sys
@@ -54,6 +55,17 @@ def _page(**query: str) -> AppTest:
 def _headline(app: AppTest) -> str:
     (alert, *_) = (*app.success, *app.warning, *app.error)
     return str(alert.value).replace("\\", "")
+
+
+@pytest.mark.slow
+def test_plans_of_earlier_jobs_are_let_go() -> None:
+    app, alive = _page(), []
+    for nodes in (1, 2, 3, 4):
+        next(each for each in app.number_input if each.label == "Nodes").set_value(nodes).run()
+        gc.collect()
+        alive.append(sum(isinstance(each, Plan) for each in gc.get_objects()))
+    assert alive[0] >= 1
+    assert alive == alive[:1] * 4
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from planner.app.draw import (
     escape,
     escaped_rows,
     labelled,
+    latest,
     list_lines,
     refuse,
 )
@@ -134,14 +135,14 @@ def _trade_off(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     choices = space.choices
     if len(choices) < 2:
         return
-    key = f"preference_{len(choices)}"
+    key, labels = f"preference_{len(choices)}", _stop_labels(choices, plan)
     st.session_state[key] = _stop(choices, shown)
     st.select_slider(
         "From the safest and simplest layout to the fastest",
         range(len(choices)),
-        format_func=lambda stop: _stop_label(stop, choices, plan),
+        format_func=labels.__getitem__,
         key=key,
-        on_change=lambda: _choose(choices[st.session_state[key]], plan),
+        on_change=latest("slider", lambda: _choose(choices[st.session_state[key]], plan)),
         help="Risk and effort count more on the left, less on the right; nothing is searched anew.",
     )
 
@@ -152,11 +153,14 @@ def _stop(choices: Sequence[Estimate], shown: Estimate | None) -> int:
     return min(range(len(choices)), key=lambda i: abs(choices[i].step_time_s - time_s))
 
 
-def _stop_label(stop: int, choices: Sequence[Estimate], plan: Plan) -> str:
-    """Name a position of the slider by what its layout is best at, and by its step time."""
-    roles = ["safest and simplest"] * (stop == 0) + ["fastest"] * (stop == len(choices) - 1)
-    roles += ["recommended"] * (choices[stop] == plan.recommended)
-    return ", ".join([*roles, format_seconds(choices[stop].step_time_s)])
+def _stop_labels(choices: Sequence[Estimate], plan: Plan) -> list[str]:
+    """Name each position of the slider by what its layout is best at, and by its step time."""
+    labels = []
+    for each in choices:
+        is_end = each is choices[0], each is choices[-1], each == plan.recommended
+        roles = itertools.compress(("safest and simplest", "fastest", "recommended"), is_end)
+        labels.append(", ".join([*roles, format_seconds(each.step_time_s)]))
+    return labels
 
 
 def _choose(estimate: Estimate, plan: Plan) -> None:
@@ -185,7 +189,7 @@ def _draw_clickable(
         if points := st.session_state[key]["selection"]["points"]:
             take(points[0])
 
-    draw(drawing, key=key, on_select=click, selection_mode="points")
+    draw(drawing, key=key, on_select=latest(name, click), selection_mode="points")
 
 
 def _as_entered(plan: Plan, job: PageJob) -> None:
