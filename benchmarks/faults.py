@@ -63,7 +63,7 @@ class Command:
     is_fixed: bool = True
     """Whether its output has the same bytes every time: times that are measured have not."""
     is_slow: bool = False
-    """Whether it starts torch: it is stopped in one state, and only its outputs get further faults."""
+    """Whether it starts torch: its signals come in one state, its faults are of files."""
 
 
 COMMANDS: dict[str, Command] = {
@@ -247,8 +247,8 @@ def cells_of(name: str, inputs: Path) -> Iterator[Cell]:
                 end = run(command.words, state, int(number))
                 yield judge(name, fault, state, end, run, plain, whole)
     for fault, cause in FAULTS.items():
-        is_written = fault in ("files on a full disk", "read-only folder")
-        if (is_written and not command.output) or (command.is_slow and fault not in OF_OUTPUT):
+        is_moot = fault == "files on a full disk" and not command.output
+        if is_moot or (command.is_slow and fault not in OF_OUTPUT):
             continue
         with run_in_copy(inputs) as run:
             yield judge(name, fault, "", cause(run, command.words), run, plain, whole)
