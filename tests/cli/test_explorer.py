@@ -27,8 +27,8 @@ def test_visitors_read_the_hub_with_the_owners_token_only_if_it_is_lent(
     pytest.importorskip("streamlit", reason="no streamlit: pip install '.[app]'")
     environment: dict[str, str] = {}
     monkeypatch.setattr("streamlit.web.cli.main", lambda *_, **__: environment.update(os.environ))
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0")
+    monkeypatch.setattr("planner.cli.explorer._check_port", lambda *_: None)
     assert app_command(headless=True, hub_token=flag) == 0
     monkeypatch.undo()
     with serving() as hub:
@@ -58,6 +58,16 @@ def test_it_listens_on_this_machine_alone_unless_told(capsys: pytest.CaptureFixt
     assert "everybody who reaches port 8765" in warning
     with pytest.raises(PlannerError, match=r"address = everywhere is not an IP address; give"):
         server_arguments(8501, "everywhere")
+
+
+def test_a_taken_port_is_one_sentence() -> None:
+    pytest.importorskip("streamlit", reason="no streamlit: pip install '.[app]'")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(
+            PlannerError, match=rf"port {port} of 127\.0\.0\.1 cannot be used \(Add"
+        ):
+            app_command(port, headless=True)
 
 
 @pytest.mark.parametrize(

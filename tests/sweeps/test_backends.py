@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -105,17 +106,6 @@ def test_threads_find_the_same(tmp_path: Path) -> None:
     planner.sweep(**FEW, into=tables[0], backend="sequential")
     planner.sweep(**FEW, into=tables[1], backend="threading", jobs=2)
     assert tables[0].read_bytes() == tables[1].read_bytes()
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_answers_come_from_backends_with_and_without_generators(
-    whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from joblib._parallel_backends import ThreadingBackend
-
-    monkeypatch.setattr(ThreadingBackend, "supports_return_generator", not whole)
-    found = planner.sweep(**FEW, backend="threading", jobs=2)
-    assert found.rows == planner.sweep(**FEW, backend="sequential").rows
 
 
 @pytest.mark.alone
@@ -271,20 +261,36 @@ def test_an_address_is_for_clusters() -> None:
         planner.sweep(**FEW, address="tcp://127.0.0.1:1")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
+@pytest.mark.parametrize("listens", [True, False])
+def test_an_address_without_a_scheduler_ends(
+    listens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refuses a server that accepts connections and never answers, and a port without one."""
+    monkeypatch.setattr(backends, "_CONNECTION_S", 0.5)
+    monkeypatch.setattr(backends, "_GREETING_S", 1.0)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        cause = "no greeting within 1 s" if listens else f"Timed out trying to connect to {address}"
+        words = rf"no Dask scheduler answers at {address} \({cause}.*\); start one with"
+        with pytest.raises(PlannerError, match=words):
+            planner.sweep(**FEW, backend="dask", address=address)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
 def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
-    environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
     for more, words in (
         (("--address", "tcp://127.0.0.1:1"), "no Dask scheduler answers at tcp://127.0.0.1:1"),
         (("--address", "absent.json"), "no Dask scheduler answers at absent.json"),
         ((), "the backend dask needs the address of its scheduler"),
     ):
         line = command(written(tmp_path, FEW), "--into", table, "--backend", "dask", *more)
-        ran = subprocess.run(
-            line, capture_output=True, text=True, env=environment, timeout=LIMIT_S, check=False
-        )
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert (ran.returncode, ran.stdout) == (2, "")
         assert ran.stderr.startswith(f"planner: {words}"), ran.stderr
         assert ran.stderr.count("\n") == 1
