@@ -123,26 +123,29 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
 def test_a_killed_write_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, old, new = {"a.sh": "1\n", "b": "2\n"}, tmp_path / "old", tmp_path / "new"
     old.mkdir()
+    moved = os.replace
 
-    def killed(*_: object, **__: object) -> None:
+    def replace_or_stop(draft: Path, place: Path) -> None:
+        if place.name == "b":
+            raise KeyboardInterrupt
+        moved(draft, place)
+
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     # at the second of two files of a folder that is there, and at the whole of a new one
-    moved = os.replace
-    monkeypatch.setattr(
-        os, "replace", lambda *names: killed() if "b" in str(names[1])[-1:] else moved(*names)
-    )
-    monkeypatch.setattr(Path, "rename", killed)
-    for folder in (old, new):
+    monkeypatch.setattr(os, "replace", replace_or_stop)
+    monkeypatch.setattr(Path, "rename", stop)
+    for place in (old, new):
         with pytest.raises(KeyboardInterrupt):
-            write_folder(files, folder)
+            write_folder(files, place)
     assert [path.name for path in old.iterdir()] == ["a.sh"]
     assert not new.exists()
     monkeypatch.undo()
-    for folder in (old, new):
-        write_folder(files, folder)
-        assert {path.name: path.read_text() for path in folder.iterdir()} == files
-        assert folder.stat().st_mode & 0o777 == tmp_path.joinpath("old").stat().st_mode & 0o777
+    for place in (old, new):
+        write_folder(files, place)
+        assert {path.name: path.read_text() for path in place.iterdir()} == files
+    assert new.stat().st_mode == old.stat().st_mode
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
