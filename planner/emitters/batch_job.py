@@ -30,7 +30,7 @@ def slug(text: str, limit: int = 40) -> str:
     return clean if clean[:1].isalpha() else f"m-{clean}".rstrip("-")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: in Python 3.14 they take no property of an attrgetter
 class BatchJob:
     """A run to write files for: an estimated layout, its nodes, steps and queue."""
 
