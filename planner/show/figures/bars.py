@@ -182,7 +182,7 @@ def _compare(
     text: Callable[[float], str],
 ) -> tuple[Any, str]:
     """Stack bars of named estimates and label them with totals; also return the totals as text."""
-    figure = framed(height=230 + 62 * len(estimates), x=title)
+    figure = framed(height=230 + 62 * max(len(estimates), 2), x=title)
     names = [plain(name) for name, _ in estimates][::-1]
     stack_parts(figure, names, tables[::-1], parts, unit=unit, text=text)
     marks = ["" if estimate.fits else "(does not fit)" for _, estimate in estimates]

@@ -108,10 +108,10 @@ def _gains(answer: Answer) -> Drawing | None:
         cliponaxis=False,
         hovertemplate="%{y}: %{text}<extra></extra>",
     )
-    named_rows(figure, names, width=34)
-    most = 1.35 * max(map(abs, values))
+    named_rows(figure, names, width=24)
+    most = 1.7 * max(map(abs, values))  # room for the numbers on a phone
     least = -most if values[0] < 0 else 0.0
     ends = [least, most if values[-1] > 0 else 0.15 * most]
-    figure.update_xaxes(range=ends, tickformat="+.0%")
+    figure.update_xaxes(range=ends, tickformat="+.0%", tickangle=0, nticks=5)
     bars = ", ".join(f"{row['change']} {column_text('gain', row['gain'])}" for row in rows[::-1])
     return Drawing(figure, f"{capital(column_title('gain'))}: {bars}.")
