@@ -14,7 +14,8 @@ from planner.choose.jobs.job_search import (
     unwritable_layout_notes,
 )
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.legality import broken, legal_refined, refusals_of
+from planner.choose.legality import broken, legal_refined
+from planner.choose.legality.check import refusals_of
 from planner.choose.plan import Dropped, Plan, Verdict
 from planner.choose.search import Candidates, SearchScope
 from planner.choose.search.recommendation import (

@@ -15,7 +15,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-import planner
 from planner.cli import settings
 from planner.errors import FITS, INTERRUPTED, UNFORESEEN, WRONG_USE, PlannerError, shorten
 
@@ -91,8 +90,10 @@ def _interrupt(end: Callable[..., None], *_: object) -> NoReturn:
 
 
 def _print_version(is_given: bool) -> None:
+    import importlib.metadata
+
     if is_given:
-        print(f"planner {planner.__version__}")
+        print(f"planner {importlib.metadata.version('parallelism-planner')}")
         raise typer.Exit
 
 

@@ -1,23 +1,6 @@
 """Legality: which layouts a model, a machine and a framework allow, and why not."""
 
-from planner.choose.legality.check import (
-    RULES,
-    broken,
-    check,
-    legal,
-    legal_layouts,
-    legal_refined,
-    refusals_of,
-)
+from planner.choose.legality.check import RULES, broken, check, legal, legal_layouts, legal_refined
 from planner.choose.legality.rule import Rule
 
-__all__ = [
-    "RULES",
-    "Rule",
-    "broken",
-    "check",
-    "legal",
-    "legal_layouts",
-    "legal_refined",
-    "refusals_of",
-]
+__all__ = ["RULES", "Rule", "broken", "check", "legal", "legal_layouts", "legal_refined"]
