@@ -78,7 +78,6 @@ COMMANDS: dict[str, Command] = {
     "show": Command("show polaris"),
     "emit": Command(f"{_EMIT} out -f ddp", "out"),
     "check": Command("check job/job.sh -m polaris --model gpt2"),
-    "check --trace": Command("check traced --trace", is_slow=True),
     "backtest": Command("backtest runs.csv"),
     "calibrate": Command("calibrate --from-runs runs.csv -m selene -o out.toml", "out.toml"),
     "collectives": Command("collectives polaris -n 2"),
@@ -134,10 +133,9 @@ def write_inputs(folder: Path) -> None:
     job = {"model": "gpt2", "framework": "ddp", "layout": layout, "workload": stated}
     (folder / "job.json").write_text(json.dumps(job))
     with run_in_copy(folder) as run:
-        for framework, name in (("ddp", "job"), ("fsdp2", "traced")):
-            end = run(f"{_EMIT} {name} -f {framework}")
-            assert end.code == 0, end.message
-            shutil.copytree(run.work / name, folder / name)
+        end = run(f"{_EMIT} job -f ddp")
+        assert end.code == 0, end.message
+        shutil.copytree(run.work / "job", folder / "job")
 
 
 def contents(folder: Path, name: str) -> dict[str, bytes]:
