@@ -32,7 +32,7 @@ _HOW = {
     "read-only folder": "the working folder must not be changed",
     "no HOME, no account": "no HOME, and a user without an account",
     "ASCII locale": "`LC_ALL=C`",
-    "reader gone": "the reader of a pipe is gone, as with `| head`",
+    "reader gone": "the reader of a pipe is gone, as with `head`",
     "old package": "typer 0.12.5, older than the package asks for",
     "port taken": "another server listens at the explorer's port",
     "dead address": "nothing listens at the address",
