@@ -60,7 +60,7 @@ def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
 def _app(page: str = "fit", *, folded: bool = False, **query: str) -> AppTest:
     """A page of the app, drawn once, with all controls of the job and the answer in full."""
     app = AppTest.from_string(
-        f"from planner.app.main import open_page\nopen_page({page!r})", default_timeout=60
+        f"from planner.app.main import open_page\nopen_page({page!r})", default_timeout=600
     )
     app.session_state["more"] = not folded
     if page == "fit" and not folded:
@@ -85,7 +85,7 @@ def _answer(app: AppTest) -> dict[str, str]:
 
 
 def test_app_opens_on_the_first_page() -> None:
-    app = AppTest.from_file(_APP, default_timeout=60).run()
+    app = AppTest.from_file(_APP, default_timeout=600).run()
     assert not app.exception
     assert app.title[0].value == "Which strategy fits?"
     assert app.success[0].value.startswith("Fits. ")

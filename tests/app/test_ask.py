@@ -32,7 +32,7 @@ def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _page(**query: str) -> AppTest:
     app = AppTest.from_string(
-        "from planner.app.main import open_page\nopen_page('ask')", default_timeout=120
+        "from planner.app.main import open_page\nopen_page('ask')", default_timeout=600
     )
     for name, value in {**_JOB, **query}.items():
         app.query_params[name] = value

@@ -162,7 +162,7 @@ def _texts(path: str, **query: str) -> tuple[AppTest, tuple[str, str]]:
     """Open a page; return it with the command and the Python lines that it offers, if any."""
     main_before = sys.modules["__main__"]
     app = AppTest.from_string(
-        f"from planner.app.main import open_page\nopen_page({path!r})", default_timeout=120
+        f"from planner.app.main import open_page\nopen_page({path!r})", default_timeout=600
     )
     for name, value in query.items():
         app.query_params[name] = value

@@ -45,7 +45,7 @@ def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _page(**query: str) -> AppTest:
     app = AppTest.from_string(
-        "from planner.app.main import open_page\nopen_page('fit')", default_timeout=60
+        "from planner.app.main import open_page\nopen_page('fit')", default_timeout=600
     )
     for name, value in (*urllib.parse.parse_qsl(_QUERY[1:]), *query.items()):
         app.query_params[name] = value

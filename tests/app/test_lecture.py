@@ -25,7 +25,7 @@ def _page(**query: str) -> AppTest:
     app = AppTest.from_string("from planner.app.main import open_page\nopen_page('lecture')")
     for name, value in query.items():
         app.query_params[name] = value
-    return app.run(timeout=60)
+    return app.run(timeout=600)
 
 
 def _drawn(app: AppTest) -> str:
@@ -68,11 +68,11 @@ def test_steps_are_in_the_address_and_a_button_away() -> None:
     assert not app.exception
     assert "3 of 23: All-gather, layer 0" in _drawn(app)
     assert "dist.all_gather" in app.code[0].value
-    app.button[1].click().run(timeout=60)
+    app.button[1].click().run(timeout=600)
     assert "4 of 23: Forward, layer 0" in _drawn(app)
     assert app.query_params["step"] == "4"
     # another strategy begins at its start
-    app.segmented_control(key="strategy").set_value("Pipeline").run(timeout=60)
+    app.segmented_control(key="strategy").set_value("Pipeline").run(timeout=600)
     assert "1 of 17: Start" in _drawn(app)
     assert "step" not in app.query_params
 
@@ -90,7 +90,7 @@ def test_the_page_needs_no_torch() -> None:
         "import sys; sys.modules['torch'] = None\n"
         "from streamlit.testing.v1 import AppTest\n"
         "app = AppTest.from_string("
-        "\"from planner.app.main import open_page\\nopen_page('lecture')\").run(timeout=60)\n"
+        "\"from planner.app.main import open_page\\nopen_page('lecture')\").run(timeout=600)\n"
         "assert not app.exception and app.code"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -41,7 +41,7 @@ def _lines(seconds: float) -> bytes:
 
 def _app(page: str = "run", **query: str) -> AppTest:
     app = AppTest.from_string(
-        f"from planner.app.main import open_page\nopen_page({page!r})", default_timeout=90
+        f"from planner.app.main import open_page\nopen_page({page!r})", default_timeout=600
     )
     for name, value in query.items():
         app.query_params[name] = value

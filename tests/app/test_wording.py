@@ -50,7 +50,7 @@ def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _app(page: str, **query: str) -> AppTest:
     app = AppTest.from_string(
-        f"from planner.app.main import open_page\nopen_page({page!r})", default_timeout=120
+        f"from planner.app.main import open_page\nopen_page({page!r})", default_timeout=600
     )
     for name, value in query.items():
         app.query_params[name] = value
