@@ -16,7 +16,7 @@ pytest.importorskip("ipykernel", reason="no ipykernel: pip install '.[test]'")
 
 pytestmark = pytest.mark.alone  # every notebook runs in its own process
 
-_LIMIT_S = 240
+_LIMIT_S = 600
 _FOLDER = ROOT / "docs" / "notebooks"
 
 
