@@ -38,7 +38,7 @@ def mean_time_between_failures_s(num_devices: ArrayLike, failures: Failures | No
     """Mean time between interruptions, arXiv:2410.21680, section III [s]."""
     own_rate = (failures or Failures()).per_device_hour
     rate = constants().per_device_hour.value if own_rate is None else own_rate
-    if not rate:
+    if rate <= 3600.0 / _ENDLESS_S:
         return np.full(np.shape(num_devices), _ENDLESS_S)
     return 3600.0 / (rate * np.asarray(num_devices, dtype=float))
 

@@ -142,6 +142,11 @@ def test_more_of_anything_is_worse() -> None:
     assert training_losses(WORK, WRITE, MTBF, RESTART, behind_s=600).fraction < base
 
 
+def test_a_rate_too_small_for_any_training_is_none() -> None:
+    never = mean_time_between_failures_s(8, Failures(per_device_hour=0))
+    assert mean_time_between_failures_s(8, Failures(per_device_hour=2.8e-306)) == never
+
+
 def test_nothing_is_lost_where_nothing_fails() -> None:
     never = mean_time_between_failures_s(8, Failures(per_device_hour=0))
     found = training_losses(WORK, 0.0, never, RESTART)
