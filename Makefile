@@ -3,7 +3,7 @@
 # make test   set up .venv with the test tools and run the whole suite
 # make coverage  the same, with the lines that no test but those of servers and ranks reaches
 # make floors  the quick tests on the oldest releases that pyproject.toml allows, in build/floors
-# make newest  the quick tests on the newest releases, in build/newest; PYTHON=python3.14 names another
+# make newest  the quick tests on the newest releases, in build/newest (see CONTRIBUTING.md)
 # make check  format, lint and types, as continuous integration runs them
 # make hooks  let git run `make check` before every commit
 # make app    set up .venv with the explorer and open it in a browser

@@ -14,7 +14,7 @@ from planner.app.controls import elsewhere, own_runs, page_job
 from planner.app.controls.page_job import PageRequest
 from planner.app.controls.panel import CONTENT
 from planner.app.draw import escape
-from planner.app.views import ask, collectives, fit, learn, lecture, machines, trust
+from planner.app.views import ask, collectives, fit, lecture, machines, trust
 from planner.app.views.layouts import compare, one_layout
 from planner.app.views.runs import your_run
 from planner.errors import PlannerError
@@ -28,7 +28,6 @@ PAGES = {
     "machines": machines,
     "collectives": collectives,
     "trust": trust,
-    "learn": learn,
     "lecture": lecture,
 }
 """Pages by their path in the address, in order of navigation; the first is the start page."""

@@ -169,11 +169,6 @@ class SimulatedStep:
     step_s: float
     """Estimated step time [s]."""
 
-    @classmethod
-    def of_schedule(cls, timeline: Timeline) -> SimulatedStep:
-        """Make a step from a timeline alone, without an estimate."""
-        return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
-
     @functools.cached_property
     def middle_s(self) -> float:
         """Instant of the timeline where the difference to the estimate is inserted [s]."""

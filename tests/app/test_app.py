@@ -354,15 +354,6 @@ def test_one_layout_follows_the_form() -> None:
     assert "4-way tensor" in _answer(app)["Run"]
 
 
-@pytest.mark.parametrize(
-    "idea", ["Data parallel", "ZeRO", "Tensor", "Pipeline", "Offload", "Choosing"]
-)
-def test_every_idea_draws(idea: str) -> None:
-    app = _app("learn", idea=idea)
-    assert not app.exception
-    assert not app.error
-
-
 def test_collectives_refuse_more_ranks_than_devices() -> None:
     app = _app("collectives", ranks="100000")
     assert "2,240" in app.error[0].value
@@ -815,7 +806,7 @@ def test_unknown_parameters_of_an_address_are_told() -> None:
     [message] = [each.value.replace("\\", "") for each in app.warning]
     assert message == "'modle' in the address is ignored (did you mean model?)."
     # those of other pages, questions and machines are known
-    app = _app(op="broadcast", ask_days="3", network="sockets", idea="Pipeline", kept_config="x")
+    app = _app(op="broadcast", ask_days="3", network="sockets", kept_config="x")
     assert not app.warning
 
 

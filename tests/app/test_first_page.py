@@ -272,14 +272,14 @@ def test_the_navigation_of_a_phone_takes_two_lines(window: Callable[[], Any]) ->
     here.open(_QUERY)
     anchors = here.page.locator(".st-key-pages a")
     # links are drawn one by one
-    anchors.nth(9).wait_for()
+    anchors.nth(8).wait_for()
     name, *links = here.steady(
         lambda: [
             here.page.get_by_text("Parallelism planner").first.bounding_box(),
             *(anchor.bounding_box() for anchor in anchors.all()),
         ]
     )
-    assert len(links) == 10
+    assert len(links) == 9
     assert len({link["y"] for link in links}) == 1
     assert name["y"] < links[0]["y"] < 90
     here.go("Lecture")

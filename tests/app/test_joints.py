@@ -84,7 +84,6 @@ def test_every_page_and_a_reload_speak_of_the_same_job(window: Callable[[], Any]
     assert here.value("Machine") == "vsc-5"
     here.page.reload()
     assert (here.value("Model"), here.value("Sequence [tokens]")) == ("mistral-7b", "2048")
-    here.go("Learn").reads("mistral-7b on devices of vsc-5, 64 sequences of 2,048 tokens")
     here.go("Collectives")
     assert here.value("Machine") == "vsc-5"
     page, _, asked = here.asked.partition("?")

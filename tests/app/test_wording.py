@@ -17,7 +17,6 @@ from streamlit.testing.v1 import AppTest
 from planner.app.draw import on_page
 from planner.app.main import PAGES
 from planner.app.views.fit import _VIEWS
-from planner.app.views.learn import _IDEAS
 from planner.ask import QUESTIONS
 from planner.describe.catalogue import load_machine, names
 
@@ -103,11 +102,6 @@ def test_every_page(page: str) -> None:
 def test_every_view(view: str) -> None:
     _check(_app("fit", **_JOB, view=view))
     _check(_app("fit", **_JOB, view=view, machine="vsc-5", dataset="openwebtext", power="2kW"))
-
-
-@pytest.mark.parametrize("idea", _IDEAS)
-def test_every_idea(idea: str) -> None:
-    _check(_app("learn", **_JOB, idea=idea))
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

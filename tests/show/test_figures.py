@@ -391,8 +391,10 @@ def test_the_fullest_stage_is_among_those_drawn() -> None:
 
 
 def test_numbers_are_explained_where_there_are_some() -> None:
-    few = SimulatedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
-    many = SimulatedStep.of_schedule(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
+    few, many = (
+        SimulatedStep(timeline, timeline.num_micro_batches, timeline.makespan_s)
+        for timeline in (simulate([StageTime(1, 2)] * 2, count, "1f1b") for count in (4, 400))
+    )
     assert step_timeline.has_numbers(step_timeline.gantt(few))
     assert not step_timeline.has_numbers(step_timeline.gantt(many))
 

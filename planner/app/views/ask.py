@@ -1,4 +1,4 @@
-"""Page 3: questions about the job, with controls, a verdict, a table and a figure."""
+"""Questions: about the job, with controls, a verdict, a table and a figure."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Page 5: collectives: what an operation does, and how long it takes by algorithm and size."""
+"""Collectives: what an operation does, and how long it takes by algorithm and size."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Page 1: which strategy fits, why, and what to change."""
+"""Plan: which strategy fits, why, and what to change."""
 
 import functools
 import hashlib
@@ -135,11 +135,12 @@ def _trade_off(plan: Plan, job: PageJob, shown: Estimate | None) -> None:
     choices = space.choices
     if len(choices) < 2:
         return
-    key, labels = f"preference_{len(choices)}", _stop_labels(choices, plan)
+    key, stops = f"preference_{len(choices)}", range(len(choices))
+    labels = [_stop_label(stop, choices, plan) for stop in stops]
     st.session_state[key] = _stop(choices, shown)
     st.select_slider(
         "From the safest and simplest layout to the fastest",
-        range(len(choices)),
+        stops,
         format_func=labels.__getitem__,
         key=key,
         on_change=latest("slider", lambda: _choose(choices[st.session_state[key]], plan)),
@@ -153,14 +154,11 @@ def _stop(choices: Sequence[Estimate], shown: Estimate | None) -> int:
     return min(range(len(choices)), key=lambda i: abs(choices[i].step_time_s - time_s))
 
 
-def _stop_labels(choices: Sequence[Estimate], plan: Plan) -> list[str]:
-    """Name each position of the slider by what its layout is best at, and by its step time."""
-    labels = []
-    for each in choices:
-        is_end = each is choices[0], each is choices[-1], each == plan.recommended
-        roles = itertools.compress(("safest and simplest", "fastest", "recommended"), is_end)
-        labels.append(", ".join([*roles, format_seconds(each.step_time_s)]))
-    return labels
+def _stop_label(stop: int, choices: Sequence[Estimate], plan: Plan) -> str:
+    """Name a position of the slider by what its layout is best at, and by its step time."""
+    roles = ["safest and simplest"] * (stop == 0) + ["fastest"] * (stop == len(choices) - 1)
+    roles += ["recommended"] * (choices[stop] == plan.recommended)
+    return ", ".join([*roles, format_seconds(choices[stop].step_time_s)])
 
 
 def _choose(estimate: Estimate, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Page 8: one training step on four ranks, call by call, beside the torch code that does it."""
+"""Lecture: one training step on four ranks, call by call, beside the torch code that does it."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Page 4: machines: the topology, every fact with its source."""
+"""Machines: the topology, every fact with its source."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Page 6: how far to trust estimates: published runs, and the intervals learned from them."""
+"""Trust: how far to trust estimates: published runs, and the intervals learned from them."""
 
 import re
 from collections import defaultdict

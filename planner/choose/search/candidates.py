@@ -64,11 +64,11 @@ class Candidates:
     def rows(self, rows: Int) -> list[Estimate]:
         """Estimates of the layouts at `rows`, whether they fit or not."""
         fits, place = self.footprints.fits, np.cumsum(self.footprints.fits) - 1
-        others = self.footprints.take(rows[~fits[rows]])
-        timed = estimate_times(self.scenario, others) if len(others) else self.estimates
+        unfitting = self.footprints.take(rows[~fits[rows]])
+        timed = estimate_times(self.scenario, unfitting) if len(unfitting) else self.estimates
         fitting = iter(self.estimates.rows(place[rows[fits[rows]]]))
-        unfitting = iter(timed.rows(range(len(others))))
-        return [next(fitting if each else unfitting) for each in fits[rows].tolist()]
+        timed_rows = iter(timed.rows(range(len(unfitting))))
+        return [next(fitting if each else timed_rows) for each in fits[rows].tolist()]
 
     def only(self, holds: Callable[[Layouts], Mask]) -> Candidates:
         """Keep the candidates whose layouts meet a condition."""

@@ -48,7 +48,11 @@ def test_the_users_own_folder_is_looked_into(
         ("rank.sh.j2", "{{ ranks }}", "'ranks' is undefined; correct it, or remove it"),
         ("rank.sh.j2", "{% if %}", "cannot be filled in: .*; correct it, or remove it"),
         ("rank.sh.j2", "{{ 1 / 0 }}", "cannot be filled in: division by zero; correct it"),
-        ("rank.sh.j2", "{{ rank.__class__.mro() }}", "access to attribute '__class__' of 'str' object is unsafe"),
+        (
+            "rank.sh.j2",
+            "{{ rank.__class__.mro() }}",
+            "access to attribute '__class__' of 'str' object is unsafe",
+        ),
         ("rank.sh.j2", "{{ rank + 1 }}", "cannot be filled in: can only concatenate str"),
         ("rank.sh", "#!/bin/sh", r"has rank\.sh, which replaces no template; name it as one of"),
     ],

@@ -1,4 +1,4 @@
-"""Page 7: the user's own run against its estimate, what explains it, and what it teaches."""
+"""Your run: the user's own run against its estimate, what explains it, and what it teaches."""
 
 import functools
 from pathlib import Path
