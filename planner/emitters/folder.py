@@ -12,13 +12,10 @@ from planner.errors import EmitError, shorten_path
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 """The earliest date that a ZIP can hold."""
-_UNIX = 3
-_MODE = 0o644
-_SCRIPT_MODE = 0o755
 
 
 def _mode(name: str) -> int:
-    return _SCRIPT_MODE if name.endswith(".sh") else _MODE
+    return 0o755 if name.endswith(".sh") else 0o644
 
 
 def zip_bytes(files: Mapping[str, str]) -> bytes:
@@ -27,7 +24,7 @@ def zip_bytes(files: Mapping[str, str]) -> bytes:
     with zipfile.ZipFile(packed, "w") as archive:
         for name, text in sorted(files.items()):
             entry = zipfile.ZipInfo(name, _DATE)
-            entry.create_system = _UNIX
+            entry.create_system = 3  # Unix
             entry.external_attr = _mode(name) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, text.encode())

@@ -27,8 +27,7 @@ BACKENDS = ("loky", "sequential", "threading", "dask")
 _PACKAGES = {"dask": ("joblib", "distributed"), "sequential": ()}
 PATIENCE_S = 60.0
 """Longest wait for the first worker of a cluster."""
-_CONNECTION_S = 5.0
-_GREETING_S = 30.0
+_CONNECTION_S, _GREETING_S = 5.0, 30.0
 """Longest waits for a connection to a scheduler, and for its first words."""
 
 

@@ -45,7 +45,12 @@ class Journal:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            _create_file(self._path)
+            try:
+                self._path.touch()
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or error
+                where = shorten_path(self._path)
+                raise WriteError(f"cannot write {where}: {why}; choose another path") from None
             with contextlib.ExitStack() as stack:
                 database = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
                 stack.callback(database.close)
@@ -99,16 +104,6 @@ def cells_of(answer: bytes) -> dict[str, Any]:
     """Unpack the cells of an answer."""
     cells: dict[str, Any] = json.loads(zlib.decompress(answer))
     return cells
-
-
-def _create_file(path: Path) -> None:
-    try:
-        path.touch()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise WriteError(
-            f"cannot write {shorten_path(path)}: {reason}; choose another path"
-        ) from None
 
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> PlannerError:

@@ -19,13 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import PlannerError, shorten_path
-from planner.validate.ranks.rank import Rank, RankError
-
-_PEER_SIGNS = (
-    "closed by peer", "reset by peer", "timed out", "timeout", "broken pipe", "connection",
-    "socket", "aborted",
-)  # fmt: skip
-"""Words in errors by which torch, gloo and NCCL report that another rank is gone."""
+from planner.validate.ranks.rank import LAUNCH, Rank, RankError
 
 
 class MessageKind(Enum):
@@ -101,7 +95,9 @@ def rank_main(
 
 def _cause(error: BaseException) -> MessageKind:
     text = str(error).lower()
-    lost = not isinstance(error, PlannerError) and any(sign in text for sign in _PEER_SIGNS)
+    lost = not isinstance(error, PlannerError) and any(
+        sign in text for sign in LAUNCH["peer_signs"]
+    )
     return MessageKind.PEER_GONE if lost else MessageKind.ERROR
 
 
