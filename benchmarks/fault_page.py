@@ -40,14 +40,16 @@ _HOW = {
 }
 
 
-def page(cells: Sequence[Any]) -> str:
-    """Return the page: counts, faults, commands."""
+def page(cells: Sequence[Any], waiting: Sequence[str] = ()) -> str:
+    """Return the page: counts, rows that wait for a longer run, faults, commands."""
     bad = [[c for c in cells if part(c)] for part in (_lost, _said_badly, _ended_badly)]
     lost, said, ended = (f"{len(cells) - len(wrong)} of {len(cells)}" for wrong in bad)
     counts = (
         f"Runs: {len(cells)}. Nothing lost: {lost}. At most one sentence: {said}. "
         f"The fault's own exit code: {ended}."
     )
+    if waiting:
+        counts += f" Not run to the end: {', '.join(f'`{name}`' for name in waiting)}."
     return (
         f"{_INTRODUCTION}\n{counts}\n\n## By fault\n\n{_fault_table(cells)}\n\n"
         f"## What is said\n\n{_sentences(cells)}\n\n## By command\n\n{_command_table(cells)}\n"

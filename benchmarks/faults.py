@@ -350,8 +350,8 @@ def main(
             kept = {name: [asdict(cell) for cell in cells] for name, cells in rows.items()}
             KEPT.write_text(json.dumps(kept, indent=1), encoding="utf-8")
     cells = [cell for name in names for cell in rows.get(name, ())]
-    print(text := page(cells))
-    if write and rows.keys() == set(names):
+    print(text := page(cells, [name for name in names if name not in rows]))
+    if write:
         PAGE.write_text(text, encoding="utf-8")
     raise typer.Exit(1 if any(cell.wrong for cell in cells) else 0)
 
