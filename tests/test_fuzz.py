@@ -20,7 +20,8 @@ KINDS = (
     *("layouts", "keywords", "jobs", "models", "machines", "frameworks", "datasets", "configs"),
     *("deepspeed", "accelerate", "torchtitan", "megatron", "other-configurations", "scripts"),
     *("logs", "tables", "profiles", "runs", "calibrations", "collectives", "links", "comparisons"),
-    *("sweeps", "addresses", "commands"),
+    *("sweeps", "addresses", "commands", "questions", "plans", "answers", "settings"),
+    "preferences",
 )
 CASES = 20
 

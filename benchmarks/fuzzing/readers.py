@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzing import asked, configured, described, measured
+from fuzzing import asked, configured, described, measured, saved
 from fuzzing.reader import Reader
 
 READERS: dict[str, Reader] = {
@@ -31,6 +31,11 @@ READERS: dict[str, Reader] = {
     "sweeps": asked.SWEEPS,
     "addresses": asked.ADDRESSES,
     "commands": asked.COMMANDS,
+    "questions": saved.QUESTION_OPTIONS,
+    "plans": saved.PLANS,
+    "answers": saved.ANSWERS,
+    "settings": saved.SETTINGS,
+    "preferences": saved.PREFERENCES,
 }
 
 ABOUT = {
@@ -59,5 +64,10 @@ ABOUT = {
     "sweeps": "a file of `planner sweep`, listed and answered",
     "addresses": "an address of the explorer, read by every page, its layout estimated",
     "commands": "words of the command line",
+    "questions": "options of the questions of `planner ask`",
+    "plans": "what `planner plan --json` printed, read back",
+    "answers": "what `planner ask --json` printed, read back",
+    "settings": "the TOML file of `planner config`",
+    "preferences": "the TOML file of preferences",
 }
 """What the inputs of a reader are, and what is done with them."""

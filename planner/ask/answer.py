@@ -47,8 +47,10 @@ class Answer(Tabular[Literal["rows"]]):
         """Read the text of `to_json`; raise DescriptionError if it is not an answer."""
         try:
             data = json.loads(text)
-            if sorted(data) != sorted(field.name for field in fields(cls)):
-                raise TypeError("it has other fields")
+            json.dumps(data, allow_nan=False)  # every number is finite
+            names = sorted(field.name for field in fields(cls))
+            if sorted(data) != names or not isinstance(data["verdict"], str):
+                raise TypeError("it has other fields, or a verdict that is not text")
             data["rows"] = tuple(dict(row) for row in data["rows"])
             data["notes"] = tuple(map(str, data["notes"]))
             return cls(**data)

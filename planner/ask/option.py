@@ -74,6 +74,9 @@ class Parameter:
             return None
         if self.repeats:
             return self._several(value)
+        if self.kind in (str, bool) and not isinstance(value, self.kind):
+            noun = "text" if self.kind is str else "True or False"
+            raise LayoutError(f"{self.name} = {quote(value)} is not {noun}: {self._meaning}")
         return self._number(value) if self.kind in (int, float) else value
 
     @property

@@ -241,6 +241,7 @@ class Plan(Tabular[PlanTable]):
         """Read a plan that `to_json` wrote. Raises DescriptionError if the text is not a plan."""
         try:
             data = json.loads(text)
+            json.dumps(data, allow_nan=False)  # every number is finite
             recommended, training = data["recommended"], data.get("training")
             return cls(
                 **{name: data[name] for name in _PLAIN},
@@ -259,7 +260,7 @@ class Plan(Tabular[PlanTable]):
                 ),
                 training=WholeTraining.from_dict(training) if training else None,
             )
-        except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise DescriptionError(
                 f"not a plan: {error}; give the output of `planner plan --json`"
             ) from None

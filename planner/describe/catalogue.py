@@ -151,6 +151,8 @@ def _named(cls: type[D], kind: str, name: str) -> D:
         if name.lower().startswith(start):
             raise DescriptionError(f"{kind} {shorten(name)!r}: {reason}")
     listing = f"`planner {kind}s` lists all {len(names(kind))}"
+    if not name:
+        raise DescriptionError(f"no {kind} is named; name one, {listing}")
     if kind == "model":
         listing += "; your own: a config.json, a TOML file, or org/name of the hub"
     raise UnknownNameError(kind, name, names(kind), listing)

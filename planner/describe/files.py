@@ -19,8 +19,8 @@ _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\
 """A key of more than 64 parts, whose parsing takes quadratic time."""
 
 
-def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> bytes:
-    """Read a regular file of at most `limit` bytes; raises CatalogueError."""
+def read_head(path: Path, length: int) -> bytes:
+    """Read the first `length` bytes of a regular file; raises CatalogueError."""
     where = shorten_path(path)
     try:
         if path.is_dir():
@@ -28,17 +28,21 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -
         if path.exists() and not path.is_file():
             raise CatalogueError(f"{where} is not a regular file; name a file")
         with path.open("rb") as file:
-            size, data = os.fstat(file.fileno()).st_size, file.read(limit + 1)
-    except OSError as error:
-        raise CatalogueError(f"cannot read {where}: {error.strerror}; check the path") from None
+            return file.read(length)
     except CatalogueError:
         raise
-    except ValueError as error:  # a null byte
-        raise CatalogueError(f"cannot read {where}: {error}; check the path") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise CatalogueError(f"cannot read {where}: {reason}; check the path") from None
+
+
+def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> bytes:
+    """Read a regular file of at most `limit` bytes; raises CatalogueError."""
+    data = read_head(path, limit + 1)
     if len(data) > limit:
         raise CatalogueError(
-            f"{where} has {max(size, len(data)) / 1e6:.1f} MB; files above {limit / 1e6:g} MB are "
-            f"refused: {remedy}"
+            f"{shorten_path(path)} has {path.stat().st_size / 1e6:.1f} MB; files above "
+            f"{limit / 1e6:g} MB are refused: {remedy}"
         )
     return data
 

@@ -67,9 +67,9 @@ def recognise(data: bytes, name: str, columns: Mapping[str, str] | None = None) 
         refusal = error  # the first line of a log may look like an object
     try:
         return _log(data, name, columns)
-    except LogError as error:
-        if refusal or not isinstance(error, NoStepLineError):
-            raise refusal or error from None
+    except NoStepLineError:
+        if refusal:
+            raise refusal from None
         if name.endswith(".toml"):
             parse_toml(text or "", name)  # says which line is malformed
         raise CatalogueError(f"{name} is nothing that is read here; give {_SUPPORTED}") from None

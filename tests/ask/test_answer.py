@@ -97,6 +97,27 @@ def test_csv_has_every_row(name: str, answers: dict[str, Answer]) -> None:
     assert set(read[0]) == {column for row in answer.rows for column in row}
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ('"verdict": {"a": 1}', "a verdict that is not text"),
+        ('"verdict": 1e400', "not JSON compliant"),
+    ],
+)
+def test_an_answer_that_cannot_be_printed_is_refused(changed: str, reason: str) -> None:
+    answer = Answer("nodes", {}, True, "four", ({"nodes": 4},))
+    with pytest.raises(DescriptionError, match=reason):
+        Answer.from_json(answer.to_json().replace('"verdict": "four"', changed))
+
+
+def test_an_option_of_another_type_is_refused() -> None:
+    number: Any = 3
+    with pytest.raises(LayoutError, match=r"^layout = 3 is not text: "):
+        planner.ask.why("gpt2", "polaris", workload=SHORT, layout=number)
+    with pytest.raises(LayoutError, match=r"^alone = 3 is not True or False: "):
+        planner.ask.zero("gpt2", "polaris", workload=SHORT, alone=number)
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_table_is_as_wide_as_its_titles(name: str, answers: dict[str, Answer]) -> None:
     table = answer_table(answers[name])

@@ -115,6 +115,13 @@ def test_one_framework_may_be_named_alone() -> None:
     assert named == plan("gpt2", "polaris", nodes=1, workload=SMALL, frameworks=["ddp"], top=3)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+def test_a_plan_with_a_number_that_is_not_finite_is_refused(answer: Plan, number: str) -> None:
+    data = {**answer.as_dict(), "device_memory_bytes": "X"}
+    with pytest.raises(DescriptionError, match=r"not JSON compliant.*; give the output"):
+        Plan.from_json(json.dumps(data).replace('"X"', number))
+
+
 def test_a_framework_of_another_type_is_refused() -> None:
     number: Any = 3
     with pytest.raises(DescriptionError, match="framework = 3 is not a name; give the name"):
@@ -223,7 +230,11 @@ def test_estimate_equals_the_plan_s_row() -> None:
     assert found == answer.best
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"model": 1}', "[" * 100_000, "nan"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "null", '{"model": 1}', "[" * 100_000, "nan", "9" * 5000, '{"recommended": ""'
+     ', "training": {"parts": [], "bill": 1, "notes": []}}'],
+)  # fmt: skip
 def test_text_that_is_no_plan(text: str) -> None:
     with pytest.raises(DescriptionError, match="not a plan"):
         Plan.from_json(text)

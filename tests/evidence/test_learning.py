@@ -290,7 +290,7 @@ def test_lessons_are_plain_data() -> None:
 
 def test_a_pipe_is_no_measured_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "runs.csv")
-    with pytest.raises(PlannerError, match="is not a regular file; give a CSV of runs"):
+    with pytest.raises(PlannerError, match="is not a regular file; name a file"):
         read_measured(tmp_path / "runs.csv")
 
 

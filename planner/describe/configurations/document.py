@@ -161,7 +161,7 @@ MAX_BYTES = 64_000
 CALLED = "__called__"
 """Key under which a parsed Python call holds its function's name, next to the arguments."""
 _MAX_DEPTH = 40
-_PROBLEMS = (ValueError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)
+_PROBLEMS = (ValueError, TypeError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)
 
 
 @dataclass(frozen=True)

@@ -151,10 +151,10 @@ class StatedJob:
         for key, value in unread.items():
             if _DECISIVE.search(key.lower()):
                 raise self.refused(
-                    f"{key} = {shorten(str(value), 40)} may change layout, memory or time and is "
-                    "not known here; remove it, and give what it sets as an option"
+                    f"{shorten(key)} = {shorten(str(value), 40)} may change layout, memory or time "
+                    "and is not known here; remove it, and give what it sets as an option"
                 )
-        return list(unread)
+        return list(map(shorten, unread))
 
     def configuration(self, harmless: re.Pattern[str]) -> Configuration:
         """Build the configuration from the collected fields, with a note on unread keys."""

@@ -13,7 +13,6 @@ from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.files import parse_json, read_text
-from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -70,9 +69,11 @@ def read_job(
     job_layout = _batch(job_layout, fields["layout"], workload, log, assumed)
     workload.setdefault("global_batch", job_layout.global_batch)
     chosen = framework or fields.get("framework")
+    if not chosen:
+        chosen = log.framework
+        assumed.append(f"framework {chosen}, from the form of the log")
     described = Workload.described(workload, where="workload")
-    used = load_framework(chosen) if chosen else _framework(log, assumed)
-    scenario = Scenario(trained, place, described, used)
+    scenario = Scenario(trained, place, described, load_framework(chosen))
     check(scenario, job_layout)
     return Job(scenario, job_layout, tuple(assumed))
 
@@ -97,6 +98,7 @@ def _configured_job(
     if "micro_batch" not in files.layout and "grad_accumulation" not in files.layout:
         layout = {"grad_accumulation": 1} if batch else {"micro_batch": 1}
         assumed.append("one pass a step" if batch else "micro-batches of one sequence")
+    usual = files.framework or files.usual_framework or log.framework
     job = complete_layout(
         model, machine, files, layout=layout, workload=workload, framework=framework
     )
@@ -105,7 +107,7 @@ def _configured_job(
             f"the files make {job.layout.global_batch} sequences per step but the log states "
             f"{batch}: {ANOTHER_RUN}"
         )
-    scenario = Scenario(model, machine, job.workload, job.framework or _framework(log, assumed))
+    scenario = Scenario(model, machine, job.workload, job.framework or load_framework(usual))
     check(scenario, job.layout)
     return Job(scenario, job.layout, (*assumed, *job.notes))
 
@@ -159,13 +161,6 @@ def _read_fields(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any
         if name in fields and not isinstance(fields[name], kind):
             raise CatalogueError(f'{where}: "{name}" must be {example}')
     return {"layout": {}, **fields}
-
-
-def _framework(log: RunLog, assumed: list[str]) -> Framework:
-    if not log.framework:
-        raise DescriptionError(f"{log.source} does not state the framework; name it")
-    assumed.append(f"framework {log.framework}, from the form of the log")
-    return load_framework(log.framework)
 
 
 def _model(model: str | Mapping[str, Any] | Model | None, log: RunLog, assumed: list[str]) -> Model:

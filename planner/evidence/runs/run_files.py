@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cost.parts import MemoryKind
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.files import read_bytes, read_text
+from planner.describe.files import read_bytes, read_head, read_text
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -127,33 +127,14 @@ def read_measured(
     path = Path(os.path.expanduser(text))
     if jobs := sorted(path.glob("*/layout.json")):
         return [_of_probe(job, own_machine) for job in jobs]
-    head = "" if path.is_dir() else _head(path)
+    start = b"" if path.is_dir() else read_head(path, _PROBE)
+    head = start.decode("utf-8-sig", errors="replace")
     if is_table_of_runs(head.split("\n", 1)[0]):
         return read_runs(path, own_machine)
-    if (printed := _printed(path, head)) is not None:
+    is_object = head.lstrip().startswith("{") and path.stat().st_size <= _SMALL
+    if (printed := _json(path) if is_object else {}).keys() >= COMPARED:
         return [run_compared(printed, path.name, own_machine, model)]
     return [_of_log(text, None, own_machine, model)]
-
-
-def _head(path: Path) -> str:
-    where = shorten_path(path)
-    try:
-        if path.exists() and not path.is_file():
-            raise CatalogueError(f"{where} is not a regular file; {_WAYS}")
-        with path.open("rb") as file:
-            return file.read(_PROBE).decode("utf-8-sig", errors="replace")
-    except CatalogueError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        reason = getattr(error, "strerror", None) or error
-        raise CatalogueError(f"cannot read {where}: {reason}; {_WAYS}") from None
-
-
-def _printed(path: Path, head: str) -> dict[str, Any] | None:
-    if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
-        return None
-    data = _json(path)
-    return data if data.keys() >= COMPARED else None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_wordplay_needs_nothing_but_machine_and_ranks(log_path: Path, tmp_path: 
 def test_a_log_without_a_framework_asks_for_it() -> None:
     log = read_log_text("step,time_s\n" + "".join(f"{i},0.5\n" for i in range(6)))
     job = {"dp": 4, "micro_batch": 2}
-    with pytest.raises(PlannerError, match="does not state the framework; name it"):
+    with pytest.raises(PlannerError, match="no framework is named; name one"):
         read_job(log, "polaris", job, model="gpt2", sequence_length=1024)
     named = read_job(log, "polaris", job, model="gpt2", sequence_length=1024, framework="ddp")
     assert named.scenario.framework.name == "ddp"

@@ -71,6 +71,18 @@ def test_what_is_not_known_is_refused_by_name(text: str, words: str) -> None:
         read_configuration_text(text, "a.yml")
 
 
+def test_a_long_key_does_not_flood_the_refusal() -> None:
+    text = AXOLOTL + f"{'my' * 3000}_parallel_size: 4\n"
+    with pytest.raises(PlannerError, match="may change layout") as caught:
+        read_configuration_text(text.replace("sequence_len", "my_parallel"), "a.yml")
+    assert len(str(caught.value)) < 400
+
+
+def test_a_dictionary_as_a_key_is_no_python() -> None:
+    with pytest.raises(PlannerError, match="is not a supported configuration file"):
+        read_configuration_text("batch_size = 12\nx = {{1: 2}: 3}\n", "config.py")
+
+
 def test_unknown_values_are_asked_for() -> None:
     read = read_configuration_text(AXOLOTL.replace("paged_adamw_8bit", "lomo"), "a.yml")
     job = load_model("llama-3-8b"), load_machine("polaris"), read
