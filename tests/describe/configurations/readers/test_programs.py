@@ -72,9 +72,9 @@ def test_what_is_not_known_is_refused_by_name(text: str, words: str) -> None:
 
 
 def test_a_long_key_does_not_flood_the_refusal() -> None:
-    text = AXOLOTL + f"{'my' * 3000}_parallel_size: 4\n"
+    text = NEOX.replace('"num-l', f'"{"my" * 3000}_parallel_size": 4, "num-l')
     with pytest.raises(PlannerError, match="may change layout") as caught:
-        read_configuration_text(text.replace("sequence_len", "my_parallel"), "a.yml")
+        read_configuration_text(text, "20B.yml")
     assert len(str(caught.value)) < 400
 
 
