@@ -213,17 +213,24 @@ def report_wrong(wrong: list[Result]) -> str:
     return "\n".join(lines)
 
 
-def page(results: dict[str, Counter[str]]) -> str:
-    """Return the page of the documentation."""
+def page(results: dict[str, Counter[str]], left: int) -> str:
+    """Return the page of the documentation; `left` cases fail when they are run again."""
+    failures = sum(counts[outcome] for counts in results.values() for outcome in WRONG)
     mended = tomllib.loads(_MENDED.read_text("utf-8"))["mended"]
     rows = [f"| {row['input']} | {row['failure']} | {row['now']} |" for row in mended]
     text = (Path(__file__).parent / "fuzzing" / "page.md").read_text("utf-8")
     bases = {name: len(READERS[name].bases()) for name in results}
     inputs = "\n".join(f"| {name} | {ABOUT[name]} | {bases[name]} |" for name in results)
     return text.format(
-        table=table(results), inputs=inputs, mended="\n".join(rows), seconds=SECONDS,
-        memory=MEMORY_BYTES // 2**30, calls=f"{sum(map(Counter.total, results.values())):,}",
-    )  # fmt: skip
+        table=table(results),
+        inputs=inputs,
+        mended="\n".join(rows),
+        seconds=SECONDS,
+        memory=MEMORY_BYTES // 2**30,
+        calls=f"{sum(map(Counter.total, results.values())):,}",
+        failures=failures,
+        left=left or "none",
+    )
 
 
 def main(
@@ -281,7 +288,7 @@ def _write_page(path: Path) -> int:
         numbers = (failure["number"] for failure in failures)
         again += [result for n in numbers for result in run_cases(name, range(n, n + 1))]
     left = [result for result in again if result.outcome in WRONG]
-    PAGE.write_text(page(dict(counts)), "utf-8")
+    PAGE.write_text(page(dict(counts), len(left)), "utf-8")
     print(report_wrong(left))
     return 1 if left else 0
 
