@@ -60,6 +60,14 @@ def test_columns_are_named_by_the_user() -> None:
         chosen_columns(["lap"])
 
 
+def test_a_table_has_a_limit_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.evidence.logs.scalars._MAX_ROWS", 6)
+    rows, columns = [f"{i},2.0" for i in range(2, 9)], chosen_columns(["time_s=lap"])
+    assert read_log_text(_csv("step,lap", rows[:6]), columns=columns).num_steps == 6
+    with pytest.raises(LogError, match="over 6 rows"):
+        read_log_text(_csv("step,lap", rows), columns=columns)
+
+
 def test_json_lines() -> None:
     text = "\n".join(
         json.dumps({"step": i, "loss": 2.0, "tokens_per_second": 8192.0, "note": [1]})
