@@ -108,6 +108,8 @@ def growth(folder: Path, most: int, workers: int) -> None:
             process = subprocess.Popen([*line, *(where or ("--backend", "sequential"))])
             used_s, peak_mb = ended(process)
             took = time.monotonic() - began
+        if process.returncode:
+            sys.exit(f"the sweep of {questions:,} questions failed")
         used_s += sum(worker_s for worker_s, _ in of_workers)
         sizes = [path.stat().st_size for path in (table, Path(f"{table}.journal"))]
         figures = (used_s, peak_mb, *map(float, sizes))

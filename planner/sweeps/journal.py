@@ -15,7 +15,7 @@ from typing import Any, Self
 from planner.errors import PlannerError, WriteError, shorten_path
 from planner.units import counted
 
-_APPLICATION = 0x706C616E
+_APPLICATION = 0x706C616F
 """SQLite's `application_id` of a journal: "plan"."""
 _SETTINGS = (
     "PRAGMA locking_mode = EXCLUSIVE",

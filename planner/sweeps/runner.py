@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from planner.errors import DescriptionError, shorten_path
 from planner.sweeps.answer_cells import Answer
@@ -34,11 +34,7 @@ class SweptRows(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._questions)
 
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Record, ...]: ...
-    def __getitem__(self, place: int | slice) -> Record | tuple[Record, ...]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return tuple(map(self._row, self._questions[place]))
         return self._row(self._questions[place])

@@ -11,7 +11,7 @@ from planner.choose.legality.degree_rules import DEGREES
 from planner.choose.legality.memory_rules import OFFLOADED, RECOMPUTED, SHARDING, TRACED
 from planner.choose.legality.pipeline_rules import SCHEDULED, STAGES
 from planner.choose.legality.rule import Rule, one_of
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Mask, broadcast_to
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import quote
@@ -211,13 +211,13 @@ def refusals_of(
     scenarios: Sequence[Scenario], layouts: Layouts, fills_batch: bool = False
 ) -> list[LayoutError]:
     """Errors of layouts that no scenario allows: the rule that each breaks in the closest one."""
-    ordered = sorted(scenarios, key=lambda each: _breadth(each.framework))
+    # the closest breaks fewest rules, then has the most axes and recompute modes
+    ordered = sorted(scenarios, key=lambda q: _breadth(q.framework))
     rules = _rules_of(_ALL, _BATCH_COLUMNS if fills_batch else frozenset())
-    shape = len(ordered), len(rules), len(layouts)
-    holds = np.ones(shape, dtype=np.bool_)
-    for number, scenario in enumerate(ordered):
-        for place, rule in enumerate(rules):
-            holds[number, place] = rule.holds(scenario, layouts)
+    rows = np.shape(layouts.dp)
+    holds = np.array(
+        [[broadcast_to(rule.holds(q, layouts), rows) for rule in rules] for q in ordered]
+    )
     closest = np.argmin(np.sum(~holds, axis=1), axis=0)
     first = np.argmin(holds, axis=1)
     refusals = []
