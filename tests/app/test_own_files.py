@@ -9,7 +9,7 @@ pytest.importorskip("streamlit")
 from planner.app import address, link
 from planner.app.address import QueryReader
 from planner.app.controls import drop, own
-from planner.app.controls.page_job import PageJob, read
+from planner.app.controls.page_job import PageJob, _match_model, read
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import joined
 from planner.describe.configurations.reading import read_configuration_text
@@ -119,3 +119,10 @@ def test_a_log_and_its_configuration_are_one_job() -> None:
 def test_ranks_of_a_part_of_a_node_are_devices() -> None:
     assert drop.query_of_ranks(2, JOB) == {"nodes": "1", "devices": "2"}
     assert drop.query_of_ranks(6, JOB) == {"nodes": "2", "devices": ""}
+
+
+def test_a_name_pasted_over_the_shown_one_is_that_name() -> None:
+    # Streamlit sends the insertion alone, which other names hold, too
+    assert _match_model(".1", {}, "llama-3-8b") == "llama-3.1-8b"
+    assert _match_model(".1", {}, "gpt2") != "llama-3.1-8b"
+    assert _match_model("gpt2-x", {}, "llama-3-8b") == "gpt2-xl"
