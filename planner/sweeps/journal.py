@@ -16,7 +16,7 @@ from planner.errors import PlannerError, WriteError, shorten_path
 from planner.units import counted
 
 _APPLICATION = 0x706C616F
-"""SQLite's `application_id` of a journal: "plan"."""
+"""SQLite's `application_id` of a journal: "plan" and one more, as answers are compressed."""
 _SETTINGS = (
     "PRAGMA locking_mode = EXCLUSIVE",
     # unlike a write-ahead log it needs no memory shared between hosts
@@ -128,5 +128,5 @@ def _full_disk(path: Path, error: sqlite3.Error, answers: int) -> WriteError:
 
 def _foreign_file(path: Path) -> WriteError:
     return WriteError(
-        f"{shorten_path(path)} is not a journal of a sweep; move it away, or give another file"
+        f"{shorten_path(path)} is not a journal of a sweep by this version; move it away, or give another file"
     )

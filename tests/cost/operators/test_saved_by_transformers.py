@@ -184,8 +184,8 @@ def test_heads_of_masked_language_models(
         ("bert-large", 4.41, "flash"),
         ("gpt2", 4.41, "eager"),
         ("gpt2", 4.42, "flash"),
-        ("bloom-176b", 5.23, "eager"),
-        ("gpt-oss-20b", 5.23, "eager"),
+        ("bloom-176b", 5.24, "eager"),
+        ("gpt-oss-20b", 5.24, "eager"),
         ("falcon-40b", 4.36, "flash"),
     ],
 )
