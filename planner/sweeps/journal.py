@@ -128,5 +128,6 @@ def _full_disk(path: Path, error: sqlite3.Error, answers: int) -> WriteError:
 
 def _foreign_file(path: Path) -> WriteError:
     return WriteError(
-        f"{shorten_path(path)} is not a journal of a sweep by this version; move it away, or give another file"
+        f"{shorten_path(path)} is not a journal of a sweep by this version; move it away, or give "
+        "another file"
     )

@@ -69,7 +69,9 @@ def test_a_journal_that_was_killed_anywhere_goes_on(tmp_path: Path) -> None:
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
     journal_of(table).write_text('{"journal": "planner sweep", "process": 1, "host": "login"}\n')
-    with pytest.raises(WriteError, match=r"is not a journal of a sweep; move it away"):
+    with pytest.raises(
+        WriteError, match=r"is not a journal of a sweep by this version; move it away"
+    ):
         swept(table)
 
 
@@ -120,7 +122,9 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
         database,
     ):
         journal_of(table).write_bytes(content)
-        with pytest.raises(WriteError, match="is not a journal of a sweep; move it away"):
+        with pytest.raises(
+            WriteError, match="is not a journal of a sweep by this version; move it away"
+        ):
             swept(table)
         assert journal_of(table).read_bytes() == content
 
