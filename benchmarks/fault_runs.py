@@ -73,7 +73,6 @@ class Run:
             **own,
             "PYTHONPATH": str(ROOT),
             "HF_HUB_OFFLINE": "1",
-            "PLANNER_SETTINGS": "",
             "HOME": str(self.base / "home"),
             "TMPDIR": str(self.base / "tmp"),
             **({"PLANNER_FAULT_COUNTS": str(self.base / "counts.json")} if state == COUNT else {}),
@@ -190,7 +189,7 @@ def _keep_permissions() -> None:
 def no_home(run: Run, words: str) -> End:
     """Run a command without HOME, by a user without an account, as in a container."""
     none = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "USER", "LOGNAME"))
-    variables = {**none, "PLANNER_SETTINGS": None, "PLANNER_FAULT_NO_ACCOUNT": "1"}
+    variables = {**none, "PLANNER_FAULT_NO_ACCOUNT": "1"}
     return run(words, variables=variables)
 
 
