@@ -241,9 +241,8 @@ class Plan(Tabular[PlanTable]):
         """Read a plan that `to_json` wrote. Raises DescriptionError if the text is not a plan."""
         try:
             data = json.loads(text)
-            json.dumps(data, allow_nan=False)  # every number is finite
             recommended, training = data["recommended"], data.get("training")
-            return cls(
+            plan = cls(
                 **{name: data[name] for name in _PLAIN},
                 workload=Workload.described(data["workload"]),
                 ranked=tuple(map(_estimate_from, data["ranked"])),
@@ -260,6 +259,8 @@ class Plan(Tabular[PlanTable]):
                 ),
                 training=WholeTraining.from_dict(training) if training else None,
             )
+            plan.to_json()  # fails on values of other types and numbers that are not finite
+            return plan
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise DescriptionError(
                 f"not a plan: {error}; give the output of `planner plan --json`"

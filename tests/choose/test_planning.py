@@ -122,6 +122,13 @@ def test_a_plan_with_a_number_that_is_not_finite_is_refused(answer: Plan, number
         Plan.from_json(json.dumps(data).replace('"X"', number))
 
 
+def test_a_plan_with_an_amount_that_is_no_number_is_refused(answer: Plan) -> None:
+    data = json.loads(answer.to_json())
+    data["training"]["parts"][0]["time_s"]["low"] = [1.0]
+    with pytest.raises(DescriptionError, match="not a plan: unsupported operand"):
+        Plan.from_json(json.dumps(data))
+
+
 def test_a_framework_of_another_type_is_refused() -> None:
     number: Any = 3
     with pytest.raises(DescriptionError, match="framework = 3 is not a name; give the name"):

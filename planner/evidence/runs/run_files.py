@@ -127,8 +127,7 @@ def read_measured(
     path = Path(os.path.expanduser(text))
     if jobs := sorted(path.glob("*/layout.json")):
         return [_of_probe(job, own_machine) for job in jobs]
-    start = b"" if path.is_dir() else read_head(path, _PROBE)
-    head = start.decode("utf-8-sig", errors="replace")
+    head = "" if path.is_dir() else read_head(path, _PROBE).decode("utf-8-sig", "replace")
     if is_table_of_runs(head.split("\n", 1)[0]):
         return read_runs(path, own_machine)
     is_object = head.lstrip().startswith("{") and path.stat().st_size <= _SMALL
