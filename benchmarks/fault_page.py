@@ -52,7 +52,8 @@ def page(cells: Sequence[Any], waiting: Sequence[str] = ()) -> str:
         counts += f" Not run to the end: {', '.join(f'`{name}`' for name in waiting)}."
     return (
         f"{_INTRODUCTION}\n{counts}\n\n## By fault\n\n{_fault_table(cells)}\n\n"
-        f"## What is said\n\n{_sentences(cells)}\n\n## By command\n\n{_command_table(cells)}\n"
+        f"## What happens, and what is said\n\n{_sentences(cells)}\n\n"
+        f"## By command\n\n{_command_table(cells)}\n"
     )
 
 
@@ -73,24 +74,25 @@ def _listed(items: Sequence[Any]) -> str:
 
 
 def _fault_table(cells: Sequence[Any]) -> str:
-    lines = ["| fault | what happens | runs | exit codes | lost |", "|---|---|---:|---:|---|"]
+    lines = ["| fault | runs | exit codes | lost |", "|---|---:|---:|---|"]
     for fault in dict.fromkeys(cell.fault for cell in cells):
         same = [cell for cell in cells if cell.fault == fault]
         codes = _listed(sorted({cell.code for cell in same}))
         lost = sum(bool(cell.lost) for cell in same) or "nothing"
-        lines.append(f"| {fault} | {_HOW[fault]} | {len(same)} | {codes} | {lost} |")
+        lines.append(f"| {fault} | {len(same)} | {codes} | {lost} |")
     return "\n".join(lines)
 
 
 def _sentences(cells: Sequence[Any]) -> str:
-    """Return the most frequent sentence of every fault, without the program's name."""
+    """Return what each fault is, and its most frequent sentence without the program's name."""
     lines = []
     for fault in dict.fromkeys(cell.fault for cell in cells):
         said = Counter(line for cell in cells if cell.fault == fault for line in cell.said)
+        line = f"- **{fault}**: {_HOW[fault]}"
         if said:
-            sentence = max(said, key=lambda line: (said[line], line)).removeprefix("planner: ")
-            plain = re.sub(r"/\S*/(?=[\w.])", "", sentence)
-            lines.append(f"- **{fault}**: {plain.replace('|', '/')}.")
+            sentence = max(said, key=lambda text: (said[text], text)).removeprefix("planner: ")
+            line += f'. Said: "{re.sub(r"/[^ ]*/(?=[a-z.])", "", sentence)}"'
+        lines.append(line)
     return "\n".join(lines)
 
 

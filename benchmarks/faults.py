@@ -292,7 +292,8 @@ def _app_cell(fault: str, state: str, end: End, *, served: bool) -> Cell:
     left = f"still running: {', '.join(end.left)}" if end.left else ""
     left = left or ("the server goes on" if served else "")
     code_fault = "" if end.code == own else f"exit code {end.code}, not {own}"
-    said = tuple(line for line in lines if line.startswith("planner: "))
+    told = (line for line in lines if line.startswith("planner: "))
+    said = tuple(re.sub(r"port \d+", "port 8501", line) for line in told)
     return Cell("app", fault, state, end.code, said, left, wrong, code_fault)
 
 
