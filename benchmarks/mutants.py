@@ -97,8 +97,10 @@ class Mutant:
 
 
 def _formulas(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield syntax nodes of computations, without annotations, f-strings, imports or raises."""
+    """Yield nodes of computations: no annotations, decorators, f-strings, imports or raises."""
     for node in ast.iter_child_nodes(tree):
+        if node in getattr(tree, "decorator_list", ()):
+            continue
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.AnnAssign):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -87,3 +89,14 @@ def test_fit_figures(tmp_path: Path) -> None:
     [group] = Backtest(forced).groups()
     assert (group.fit_recall, group.oom_precision, group.oom_recall) == (1.0, 1.0, 1.0)
     assert group.num_times == 1
+
+
+def test_rates_are_tokens_a_second_and_device() -> None:
+    def scored(tokens: int, world: int, measured_s: float, estimated_s: float) -> Any:
+        workload, layout = SimpleNamespace(tokens_per_step=tokens), SimpleNamespace(world=world)
+        run = SimpleNamespace(workload=workload, layout=layout, step_time_s=measured_s)
+        return SimpleNamespace(run=run, estimate=SimpleNamespace(step_time_s=estimated_s))
+
+    rates = scores._rates([scored(8000, 4, 2.0, 1.0), scored(3000, 1, 5.0, 6.0)])
+    # measured, then estimated, of both
+    assert rates.tolist() == [[1000.0, 600.0], [2000.0, 500.0]]

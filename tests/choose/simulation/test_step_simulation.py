@@ -101,6 +101,8 @@ def check_memory(step: Simulation) -> None:
     for held in step.memory:
         assert min(held.activations_bytes) >= 0
         assert held.activations_bytes[0] == held.activations_bytes[-1] == 0
+        for activations in held.activations_bytes:
+            assert held.states_bytes + activations <= held.peak_bytes
         # the estimate counts temporaries, buffers and what the driver holds besides
         assert held.peak_bytes <= held.estimated_bytes * (1 + 1e-9)
 

@@ -9,6 +9,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.compute.block_time import block_time
 from planner.cost.step.optimizer import device_optimizer_s, host_update_bytes, update_bytes
+from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
 from tests.descriptions import scenario
 
@@ -44,6 +45,17 @@ def test_an_update_moves_what_is_kept() -> None:
         )
     }
     assert [*moved.values()] == [4 + 24 + 2, 2 + 24 + 2, 4 + 12 + 2, 4 + 8 + 2]
+
+
+def test_an_unfused_update_moves_as_much_in_each_of_its_passes() -> None:
+    framework = load_framework("megatron-lm")
+    times = []
+    for fused in (True, False):
+        kernels = {**framework.kernels.model_dump(), "fused_optimizer": fused}
+        job = scenario("llama-3-8b", framework.replaced(kernels=kernels))
+        times.append(device_optimizer_s(Stages.of_pipeline(job, Layout())).item())
+    # one kernel per operation moves 2.5 times 30 bytes; the norm reads 4 of gradients once
+    assert times[1] / times[0] == pytest.approx((2.5 * 30 + 4) / (30 + 4))
 
 
 def test_an_optimizer_in_backward_reads_no_norm() -> None:
