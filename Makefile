@@ -16,7 +16,7 @@
 # make docs   set up .venv with the site's tools and build the documentation into build/site
 # make release  build wheel and source archive, check them, run both in empty environments
 # make sbom   list every installed package with version, origin and license: dist/sbom.json
-# make audit  look for known weaknesses of the installed packages; says so where no index answers
+# make audit  look for known weaknesses of the installed packages; fails, and says so, where no index answers
 # make faults run every command under every fault, write docs/reference/faults.md
 # make traces  trace 1008 layouts with torch (20 minutes), write docs/reference/validation.md and kept.jsonl
 PYTHON ?= python3
@@ -107,9 +107,8 @@ sbom: .venv/installed
 	$(BIN)/python -m pip inspect --local > dist/sbom.json
 
 audit: .venv/installed
-	$(PIP) pip-audit
-	$(BIN)/python -m pip_audit --local --skip-editable || \
-		{ echo "audit: weaknesses are listed above, or no index of advisories answered"; exit 1; }
+	@$(PIP) pip-audit 2> /dev/null || true
+	@$(BIN)/python -m tests.audit
 
 faults: .venv/tested
 	$(BIN)/python benchmarks/faults.py --write
