@@ -84,15 +84,15 @@ def package_fault() -> str:
     except metadata.PackageNotFoundError:  # a checkout that was not installed
         return ""
     for requirement in requirements:
-        stated, _, extra = requirement.partition(";")
-        name, _, oldest = stated.strip().partition(">=")
+        package, _, extra = requirement.partition(";")
+        name, _, oldest = package.strip().partition(">=")
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             version = oldest if extra else "0"
         if _numbers(version) < _numbers(oldest):
             state = "is missing" if version == "0" else f"{version} is installed"
-            return f"{name} {state}, and planner needs {stated}; run `pip install '{stated}'`"
+            return f"{name} {state}, and planner needs {package}; run `pip install '{package}'`"
     return ""
 
 

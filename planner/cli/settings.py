@@ -41,8 +41,8 @@ def files() -> list[Path]:
     working = Path.cwd()
     candidates = [each / PROJECT_FILE for each in (working, *working.parents)]
     project = next((path for path in candidates if path.is_file()), candidates[0])
-    own = os.path.expanduser(named or os.path.join(folder, "planner", "settings.toml"))
-    return [project, Path(own)]
+    user = os.path.expanduser(named or os.path.join(folder, "planner", "settings.toml"))
+    return [project, Path(user)]
 
 
 @functools.cache

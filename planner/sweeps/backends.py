@@ -59,8 +59,8 @@ def answer_tasks(
         if not tasks or backend == "sequential":
             yield from map(answer_task, tasks)
             return
-        here = {"inner_max_num_threads": 1} if backend == "loky" else {}
-        place = _dask_client(address) if backend == "dask" else contextlib.nullcontext(here)
+        threads = {"inner_max_num_threads": 1} if backend == "loky" else {}
+        place = _dask_client(address) if backend == "dask" else contextlib.nullcontext(threads)
         with place as options:
             yield from _parallel(tasks, backend, jobs, options)
     except PlannerError:

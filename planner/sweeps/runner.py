@@ -39,8 +39,8 @@ class SweptRows(Sequence[Record]):
             return tuple(map(self._row, self._questions[place]))
         return self._row(self._questions[place])
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+    def __eq__(self, rows: object) -> bool:
+        return isinstance(rows, Sequence) and tuple(self) == tuple(rows)
 
     def _row(self, question: Question) -> Record:
         answer = cells_of(self._answers[question.key])

@@ -201,10 +201,10 @@ def _learn(run: Any, job: PageJob | None, shown: Estimate | None = None) -> None
         own_runs.show_lessons(job, shown)
 
 
-def _learn_button(what: str, key: str, learned: bool, take: Any, *runs: Any) -> None:
+def _learn_button(source: str, key: str, learned: bool, take: Any, *runs: Any) -> None:
     about = "All estimates of this session follow them. A link to a page does not carry them."
     settings: dict[str, Any] = {"type": "primary", "disabled": learned, "help": about}
-    st.button(f"Learn from {what}", key=key, on_click=take, args=runs, **settings)
+    st.button(f"Learn from {source}", key=key, on_click=take, args=runs, **settings)
 
 
 def _printed(each: Recognised, job: PageJob | None) -> None:
