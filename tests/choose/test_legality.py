@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.choose.legality import RULES, check, legal
-from planner.choose.legality.check import check_division, check_sequence
+from planner.choose.legality import RULES, broken, check, legal
+from planner.choose.legality.check import check_division, check_sequence, refusals_of
 from planner.choose.search import search
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.describe.catalogue import load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
@@ -429,3 +430,18 @@ def test_experts_are_as_uneven_as_tokens_can_be(ep: int) -> None:
 def test_nothing_is_searched_for_experts_that_are_not_there() -> None:
     with pytest.raises(LayoutError, match="llama-3-8b has no experts; leave it out"):
         search(scenario(expert_imbalance=2), 8)
+
+
+def test_a_refusal_is_the_first_rule_that_the_closest_framework_has_broken() -> None:
+    model, machine = load_model("gpt2"), load_machine("polaris")
+    workload = Workload(global_batch=8)
+    scenarios = [
+        Scenario(model, machine, workload, load_framework(name)) for name in ("ddp", "megatron-lm")
+    ]
+    # ddp breaks a rule more than megatron-lm: it has no tensor parallelism either
+    layouts = Layouts.stack([Layout(dp=1, tp=5, grad_accumulation=8), Layout(dp=8, zero_stage=3)])
+    for layout, refusal in zip(layouts, refusals_of(scenarios, layouts), strict=True):
+        broken_rules = [list(broken(q, Layouts.of(layout))) for q in scenarios]
+        closest = min((1, 0), key=lambda number: len(broken_rules[number]))
+        assert str(refusal) == broken_rules[closest][0].message(scenarios[closest], layout)
+    assert "5" in str(refusals_of(scenarios, layouts)[0])
