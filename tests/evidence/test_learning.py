@@ -243,7 +243,7 @@ def test_many_runs_are_thinned_evenly() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("absent.csv", None, "No such file.*docs/howto/own-runs.md"),
+        ("absent.csv", None, "No such file or directory; check the path"),
         ("empty.csv", COLUMNS, "holds no run with a step time.*docs/howto/own-runs.md"),
         (
             "bad.csv",
