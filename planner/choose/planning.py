@@ -15,7 +15,7 @@ from planner.choose.jobs.job_search import (
 )
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, legal_refined
-from planner.choose.legality.check import refusals_of
+from planner.choose.legality.check import check_count, refusals_of
 from planner.choose.plan import Dropped, Plan, Verdict
 from planner.choose.search import Candidates, SearchScope
 from planner.choose.search.recommendation import (
@@ -82,6 +82,7 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
 
 def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candidates]]:
     """Plan a job; also return the candidates that its plan was chosen from."""
+    check_count("top", top)
     scope = SearchScope(near_factor=1 + job.tolerance, top=top)
     job, candidates, alternatives = search_headline(job, scope)
     scenarios = {name: part.scenario for name, part in candidates.items()}

@@ -275,6 +275,8 @@ def test_every_kind_of_transformer_is_planned(name: str) -> None:
         ({"nodes": 2.5}, r"nodes = 2\.5 is not a whole number"),
         ({"nodes": True}, "nodes = True is not a whole number"),
         ({"nodes": 1, "workload": {"global_batch": 8}}, r"is not a planner\.Workload"),
+        ({"nodes": 1, "workload": SMALL, "top": [3]}, r"top = \[3\] is not a whole number"),
+        ({"nodes": 1, "workload": SMALL, "top": 0}, "top = 0 must be at least 1"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(given: dict[str, Any], said: str) -> None:

@@ -26,13 +26,18 @@ from planner.units import counted
 _USUAL = Workload.model_fields
 
 
+def check_count(name: str, value: int) -> None:
+    """Raise LayoutError unless a value is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        shown = shorten(repr(value))
+        raise LayoutError(f"{name} = {shown} is not a whole number; write for example {name}=4")
+    if value < 1:
+        raise LayoutError(f"{name} = {value} must be at least 1; give a positive number")
+
+
 def check_nodes(machine: Machine, nodes: int) -> None:
     """Raise LayoutError unless `nodes` is a number of nodes that the machine has."""
-    if isinstance(nodes, bool) or not isinstance(nodes, numbers.Integral):
-        shown = shorten(repr(nodes))
-        raise LayoutError(f"nodes = {shown} is not a whole number; write for example nodes=4")
-    if nodes < 1:
-        raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
+    check_count("nodes", nodes)
     if nodes > machine.num_nodes.value:
         available = counted(machine.num_nodes.value, "node")
         raise LayoutError(f"nodes = {nodes} exceeds the {available} of {machine.name}; use fewer")

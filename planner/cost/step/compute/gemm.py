@@ -166,7 +166,7 @@ class _LocalGemm:
             # a single expert is an ordinary product
             rate = np.where(batch > 1, rates.grouped, rates.gemm)
         is_tiled = gemm.quantizable and not (gemm.experts or gemm.copies or gemm.convolution)
-        tiles = np.where(is_tiled, np.minimum(layouts.tiles, n), 1.0)
+        tiles = np.where(is_tiled, np.maximum(np.minimum(layouts.tiles, n), 1.0), 1.0)
         n = np.where(tiles > 1, np.ceil(n / tiles), n)
         return cls(m / gemm.pieces, n, k, batch, rate, tiles)
 
