@@ -11,6 +11,7 @@ otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -173,7 +174,7 @@ def shares(names: list[str], cases: int) -> dict[str, int]:
 def refused_bases(name: str) -> list[str]:
     """Return the unchanged inputs that a reader does not accept, with the reason."""
     refused = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for base in READERS[name].bases():
             try:
                 READERS[name].use(base, Path(folder))

@@ -63,7 +63,8 @@ def test_plans_of_earlier_jobs_are_let_go() -> None:
     for nodes in (1, 2, 3, 4):
         next(each for each in app.number_input if each.label == "Nodes").set_value(nodes).run()
         gc.collect()
-        alive.append(sum(isinstance(each, Plan) for each in gc.get_objects()))
+        # `isinstance` would ask objects of other packages for attributes that they warn of
+        alive.append(sum(type(each) is Plan for each in gc.get_objects()))
     assert alive[0] >= 1
     assert alive == alive[:1] * 4
 

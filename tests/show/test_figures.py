@@ -390,11 +390,14 @@ def test_the_fullest_stage_is_among_those_drawn() -> None:
     assert highest * GIB == pytest.approx(sum(fuller.values()))
 
 
+def _step(stages: list[StageTime], micro_batches: int) -> SimulatedStep:
+    """A step that is its 1F1B schedule alone."""
+    timeline = simulate(stages, micro_batches, "1f1b")
+    return SimulatedStep(timeline, micro_batches, timeline.makespan_s)
+
+
 def test_numbers_are_explained_where_there_are_some() -> None:
-    few, many = (
-        SimulatedStep(timeline, timeline.num_micro_batches, timeline.makespan_s)
-        for timeline in (simulate([StageTime(1, 2)] * 2, count, "1f1b") for count in (4, 400))
-    )
+    few, many = (_step([StageTime(1, 2)] * 2, count) for count in (4, 400))
     assert step_timeline.has_numbers(step_timeline.gantt(few))
     assert not step_timeline.has_numbers(step_timeline.gantt(many))
 
@@ -402,7 +405,7 @@ def test_numbers_are_explained_where_there_are_some() -> None:
 def test_the_gantt_says_what_the_step_waits_for() -> None:
     # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
     stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
-    drawing = step_timeline.gantt(SimulatedStep.of_schedule(simulate(stages, 3, "1f1b")))
+    drawing = step_timeline.gantt(_step(stages, 3))
     _check(drawing)
     assert drawing.alt.endswith(
         "Critical path: 82 % on stage 1 (backward 55 %, forward 27 %), 14 % on 1 other stage, "
