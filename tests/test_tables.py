@@ -29,7 +29,8 @@ def answer() -> planner.Plan:
 
 
 def test_a_frame_of_estimates_is_their_csv(answer: planner.Plan) -> None:
-    written = pandas.read_csv(io.StringIO(answer.table("ranked").to_csv()), keep_default_na=False)
+    text = io.StringIO(answer.table("ranked").to_csv())
+    written = pandas.read_csv(text, keep_default_na=False, float_precision="round_trip")
     found = answer.to_frame()
     assert list(found.columns) == list(written.columns)
     assert len(found) == len(answer.ranked) > 1
