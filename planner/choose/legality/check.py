@@ -227,9 +227,9 @@ def refusals_of(
     first = np.argmin(holds, axis=1)
     refusals = []
     for row, (number, layout) in enumerate(zip(closest.tolist(), layouts, strict=True)):
-        q = ordered[number]
-        refused = q.framework.refuses(q.machine, q.workload, q.model)
-        refusals.append(LayoutError(refused or rules[first[number, row]].message(q, layout)))
+        nearest = ordered[number]
+        refused = nearest.framework.refuses(nearest.machine, nearest.workload, nearest.model)
+        refusals.append(LayoutError(refused or rules[first[number, row]].message(nearest, layout)))
     return refusals
 
 
