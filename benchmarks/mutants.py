@@ -2,11 +2,12 @@
 
     python benchmarks/mutants.py --record     # which tests run which lines, and for how long
     python benchmarks/mutants.py --each 10    # 10 of each room; prints the killed share by room
+    python benchmarks/mutants.py --each 50 --seed 404 --write       # and docs/reference/mutants.md
 
 A mutant replaces one operator, comparison, constant or function in one place of one module. Tests
 are collected once. Each mutant then runs in a fork: the code of its functions is replaced and the
 tests that run its line follow, until one fails. What runs only at import is tried in a fork that
-imports the package anew.
+imports the package anew. `judged_mutants.toml` says of survivors what became of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import random
 import resource
 import signal
 import sys
-from collections import defaultdict
+import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +43,11 @@ ROOMS = (
     *("ask", "describe", "validate", "show", "sweeps"),
 )
 TESTS = (*(f"tests/{room}" for room in ROOMS), "tests/golden", "tests/cli", "planner")
-_OPTIONS = ("-q", "-m", "not alone", "-p", "no:xdist", "-p", "no:cacheprovider")
+_OPTIONS = ("-q", "-m", "not alone and not slow", "-p", "no:xdist", "-p", "no:cacheprovider")
 ALIVE = ("survived", "no test")
+PAGE = ROOT / "docs" / "reference" / "mutants.md"
+JUDGED = ROOT / "benchmarks" / "judged_mutants.toml"
+JUDGEMENTS = ("tested", "equivalent", "words", "open")
 _EXCHANGED: dict[type, tuple[type, ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -85,6 +90,11 @@ class Mutant:
     def module(self) -> str:
         """Dotted name of the changed module."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def source(self) -> str:
+        """Source of the changed line."""
+        return (ROOT / self.path).read_text("utf-8").splitlines()[self.line - 1].strip()
 
     def tree(self) -> ast.Module:
         """Return the changed syntax tree."""
@@ -429,6 +439,7 @@ def main(
     output: Annotated[
         Path, typer.Option(help="Kept results; what is there is not run again.")
     ] = Path("mutants.jsonl"),
+    page: Annotated[bool, typer.Option("--write", help=f"Write {PAGE.name}.")] = False,
 ) -> None:
     """Run a sample of mutants; print the killed share by room, then the survivors."""
     lines, output = lines.resolve(), output.resolve()
@@ -439,24 +450,66 @@ def main(
     loop = _Loop(draw(each, seed, only), Record.read(lines), output, budget_s)
     pytest.main([*_OPTIONS, *TESTS], plugins=[loop])
     print(report(loop.outcomes))
+    if page:
+        PAGE.write_text(page_of(loop.outcomes, seed), "utf-8")
 
 
 def report(outcomes: list[tuple[Mutant, str]]) -> str:
     """Return killed counts by room, then the survivors."""
+    alive = [(mutant, end) for mutant, end in outcomes if end in ALIVE]
+    lines = [f"{end}: {m.path}:{m.line} {m.what}" for m, end in sorted(alive, key=str)]
+    return "\n".join([*_by_room(outcomes), "", *lines])
+
+
+def _by_room(outcomes: list[tuple[Mutant, str]]) -> list[str]:
+    """Return a table of killed counts by room."""
     lines = ["| room | mutants | killed |", "|---|---:|---:|"]
     for room in ROOMS:
         ends = [end for mutant, end in outcomes if mutant.path.split("/")[1] == room]
         if ends:
             lines.append(f"| {room} | {len(ends)} | {_share(ends)} |")
-    lines += [f"| all | {len(outcomes)} | {_share([end for _, end in outcomes])} |", ""]
-    alive = [(mutant, end) for mutant, end in outcomes if end in ALIVE]
-    lines += [f"{end}: {m.path}:{m.line} {m.what}" for m, end in sorted(alive, key=str)]
-    return "\n".join(lines)
+    return [*lines, f"| all | {len(outcomes)} | {_share([end for _, end in outcomes])} |"]
 
 
 def _share(ends: list[str]) -> str:
     dead = sum(end not in ALIVE for end in ends)
     return f"{dead} ({100 * dead / len(ends):.0f} %)"
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def judgements() -> dict[tuple[str, str, str], tuple[str, str]]:
+    """Return what became of survivors and why, by path, source and replacement."""
+    rows = tomllib.loads(JUDGED.read_text("utf-8"))["survivor"]
+    return {
+        (row["path"], row["source"], row["what"]): (row["judgement"], row["why"]) for row in rows
+    }
+
+
+def page_of(outcomes: list[tuple[Mutant, str]], seed: int) -> str:
+    """Return the page of the documentation."""
+    judged = judgements()
+    rows = []
+    for mutant, end in sorted(outcomes, key=str):
+        if end in ALIVE:
+            ruling, why = judged.get((mutant.path, mutant.source, mutant.what), ("open", ""))
+            rows.append((mutant, ruling, why))
+    counts = Counter(ruling for _, ruling, _ in rows)
+    survivors = "\n".join(
+        f"| {mutant.path.removeprefix('planner/')} | `{mutant.source.replace('|', chr(92) + '|')}` "
+        f"| {mutant.what} | {ruling} | {why} |"
+        for mutant, ruling, why in rows
+    )
+    text = (Path(__file__).parent / "mutants_page.md").read_text("utf-8")
+    return text.format(
+        mutants=len(outcomes),
+        each=max(Counter(mutant.path.split("/")[1] for mutant, _ in outcomes).values()),
+        seed=seed,
+        rooms="\n".join(_by_room(outcomes)),
+        judged="\n".join(f"| {ruling} | {counts[ruling]} |" for ruling in JUDGEMENTS),
+        survivors=survivors,
+    )
 
 
 if __name__ == "__main__":

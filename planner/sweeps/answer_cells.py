@@ -4,8 +4,9 @@ import functools
 import itertools
 import json
 import socket
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.micro_batch import best_micro_batch, micro_batch_options
@@ -26,8 +27,15 @@ from planner.sweeps.questions import Question, Task, fingerprint
 from planner.training.steps import node_hours, training_time
 
 Cells = dict[str, Any]
-Answer = tuple[str, Cells]
-"""Key of a question, and the cells of its answer."""
+
+
+class Answer(NamedTuple):
+    """Answer of a question; its cells are compressed, to be sent and kept."""
+
+    key: str
+    cells: bytes
+    is_refused: bool
+
 
 _Options = list[tuple[JobSpec, Layout]]
 """Layouts of a question with their job."""
@@ -77,9 +85,20 @@ def answer_task(task: Task) -> list[Answer]:
     else:
         answers = [_or_refusal(_plan_cells, question) for question in loaded]
     return [
-        (question.key, {name: value for name, value in cells.items() if value is not None})
+        Answer(question.key, _packed(cells), "error" in cells)
         for question, cells in zip(task.questions, answers, strict=True)
     ]
+
+
+def _packed(cells: Cells) -> bytes:
+    filled = {name: value for name, value in cells.items() if value is not None}
+    return zlib.compress(json.dumps(filled, separators=(",", ":")).encode(), 1)
+
+
+def cells_of(answer: bytes) -> Cells:
+    """Unpack the cells of an answer."""
+    cells: Cells = json.loads(zlib.decompress(answer))
+    return cells
 
 
 def _or_refusal(answer: Callable[..., T], *inputs: Any) -> T | Cells:

@@ -5,12 +5,10 @@ lock, which the kernel frees when the process ends, keeps two sweeps from sharin
 """
 
 import contextlib
-import json
 import sqlite3
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from planner.errors import PlannerError, WriteError, shorten_path
 from planner.units import counted
@@ -63,9 +61,8 @@ class Journal:
         if self._database is not None:
             self._database.close()
 
-    def record(self, answers: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        """Add answers, and commit them to disk before returning."""
-        rows = [(key, _packed(cells)) for key, cells in answers]
+    def record(self, rows: Sequence[tuple[str, bytes]]) -> None:
+        """Add keys with their answers, and commit them to disk before returning."""
         if self._database is not None and self._path is not None:
             try:
                 self._database.execute("BEGIN")
@@ -94,16 +91,6 @@ class Journal:
             self.answers.update(rows)
         except sqlite3.DatabaseError as error:
             raise _refusal(path, error) from None
-
-
-def _packed(cells: dict[str, Any]) -> bytes:
-    return zlib.compress(json.dumps(cells, separators=(",", ":")).encode(), 1)
-
-
-def cells_of(answer: bytes) -> dict[str, Any]:
-    """Unpack the cells of an answer."""
-    cells: dict[str, Any] = json.loads(zlib.decompress(answer))
-    return cells
 
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> PlannerError:

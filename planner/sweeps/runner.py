@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from planner.errors import DescriptionError, shorten_path
-from planner.sweeps.answer_cells import Answer
+from planner.sweeps.answer_cells import Answer, cells_of
 from planner.sweeps.backends import answer_tasks, check_backend
 from planner.sweeps.columns import Columns, check_table, columns, write_table
 from planner.sweeps.definition import SweepPart, define_sweep, read_sweep
-from planner.sweeps.journal import Journal, cells_of, journal_of
+from planner.sweeps.journal import Journal, journal_of
 from planner.sweeps.progress import Progress
 from planner.sweeps.questions import NAMED, Question, QuestionList, list_questions, make_tasks
 from planner.tables import Record, Table, Tabular
@@ -132,8 +132,8 @@ def _counted(rows: Iterable[Record], kinds: Counter[str | bool]) -> Iterator[Rec
 def _record(answers: Generator[list[Answer]], journal: Journal, progress: Progress) -> None:
     with closing(answers):
         for task_answers in answers:
-            journal.record(task_answers)
-            num_refused = sum("error" in cells for _, cells in task_answers)
+            journal.record([(answer.key, answer.cells) for answer in task_answers])
+            num_refused = sum(answer.is_refused for answer in task_answers)
             progress.advance(len(task_answers), num_refused)
 
 

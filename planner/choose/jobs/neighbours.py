@@ -72,12 +72,13 @@ def _fewer(nodes: int, fewest: int, devices: int, batch: int) -> list[int]:
     def parts(count: int) -> int:
         """Ranks that share a sequence; of a nearby batch, if there are fewer of them."""
         ranks = count * devices
-        sizes = nearest_multiples(batch, _ranks_with_sequence(ranks, batch)) if has_few else []
+        sizes = _multiples(batch, _ranks_with_sequence(ranks, batch), most) if has_few else []
         return min(uneven(ranks, size) for size in (batch, *sizes))
 
     least, better = uneven(nodes * devices, batch), []
     if least == 1:
         return []
+    most = _most_change(batch)
     for count in range(nodes - 1, max(fewest, 1) - 1, -1):
         if least > (shared := parts(count)):
             least = shared
@@ -105,9 +106,20 @@ def nearby_batches(job: JobSpec, fits: bool = True) -> list[int]:
 
 def nearest_multiples(batch: int, ranks: int, limited: bool = True) -> list[int]:
     """The nearer multiple of `ranks`, if it is near enough; without limit both multiples."""
-    sizes = sorted(nearest_batches(batch, ranks), key=lambda size: (abs(size - batch), size))
-    most = preferences().offers.batch_change.value * batch
-    return [size for size in sizes[:1] if abs(size - batch) <= most] if limited else sizes
+    if limited:
+        return _multiples(batch, ranks, _most_change(batch))
+    return sorted(nearest_batches(batch, ranks), key=lambda size: (abs(size - batch), size))
+
+
+def _multiples(batch: int, ranks: int, most: float) -> list[int]:
+    """The nearer multiple of `ranks` if it differs by at most `most`."""
+    sizes = nearest_batches(batch, ranks)
+    nearer = min(sizes, key=lambda size: (abs(size - batch), size), default=batch)
+    return [nearer] if sizes and abs(nearer - batch) <= most else []
+
+
+def _most_change(batch: int) -> float:
+    return preferences().offers.batch_change.value * batch
 
 
 def _ranks_with_sequence(ranks: int, batch: int) -> int:
