@@ -144,13 +144,11 @@ def main(arguments: list[str] | None = None, *, end: Callable[..., None] | None 
         _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         _end_unread()
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        # otherwise flushing the rest of the output at exit would fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _fail(f"the answer cannot be written: {error.strerror}; make room, or write it elsewhere")
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            # otherwise flushing the rest of the output at exit would fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _fail(f"the answer cannot be written: {error.strerror}; make room, or write elsewhere")
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             message = error.format_message()
             if message.startswith("Usage:"):  # a command group without a command

@@ -106,7 +106,7 @@ def _digits(where: str) -> CatalogueError:
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Replace a file's content atomically; on failure leave it unchanged and raise WriteError."""
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not path.is_file():
         raise WriteError(f"{shorten_path(path)} is not a regular file; name a file")
     temporary = None
     try:

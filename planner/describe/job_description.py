@@ -121,7 +121,7 @@ def _rooted(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
     def rooted(value: Any) -> Any:
         if isinstance(value, list):
             return [rooted(each) for each in value]
-        if isinstance(value, str) and value and (folder / value).is_file():
+        if isinstance(value, str) and value and os.path.isfile(folder / value):
             return str(folder / value)
         return value
 

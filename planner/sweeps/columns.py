@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import itertools
+import os
 import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -105,7 +106,7 @@ def check_table(path: Path, journal: Path) -> None:
             "Parquet needs pyarrow; install it with `pip install 'parallelism-planner[sweep]'`, or "
             "name a .csv file"
         )
-    if path.exists() and not journal.exists():
+    if os.path.exists(path) and not journal.exists():
         raise WriteError(
             f"{where} exists, and no journal of a sweep is next to it; move it away, or give "
             "another file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from planner.cli import FITS, NOTHING_FITS, WRONG_USE, app, main
 from planner.describe.base import field_docs
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from planner.errors import UNFORESEEN
 
 CONFIG = {
     "model_type": "llama",
@@ -732,6 +734,55 @@ def test_a_file_that_is_none_is_refused(capsys: Captured, tmp_path: Path) -> Non
     assert code == 2
     assert "refused" in err
     assert run(capsys, *ask, str(tmp_path / "absent"))[0] == 2
+
+
+SMALL = "gpt2 -m laptop -n 1 --global-batch 8 --seq-length 128"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan {}.toml -m polaris",
+        "plan gpt2 -m {}.toml",
+        f"plan {SMALL} -f {{}}.toml",
+        f"plan {SMALL} --measured {{}}",
+        f"plan {SMALL} --measured {{}}={{}}",
+        f"plan {SMALL} --report {{}}.html",
+        f"estimate {SMALL} --from {{}}",
+        f"simulate {SMALL} --trace {{}}.json",
+        f"emit {SMALL} -f ddp -o {{}}",
+        "sweep {}.toml",
+        "check {} -m polaris",
+        "backtest {}",
+        "compare {} -m polaris",
+        "calibrate --from-runs {} -m polaris -o x.toml",
+        "show {}.toml",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused(command: str, capsys: Captured) -> None:
+    code, out, err = run(capsys, *command.format("a" * 6000, "b" * 6000).split())
+    assert (code, out, err.count("\n")) == (WRONG_USE, "", 1)
+    assert re.match(r"planner: cannot (read|write)( into)? .{0,120}: File name too long; ", err)
+
+
+def test_a_job_file_may_name_what_no_file_can_be_named(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(f'model = "{"a" * 6000}"\nmachine = "polaris"\n')
+    code, _, err = run(capsys, "plan", str(tmp_path / "job.toml"))
+    assert code == WRONG_USE
+    assert err.startswith("planner: unknown model 'aaa")
+
+
+def test_a_fault_of_the_system_that_nothing_foresees_is_one_sentence(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("planner.show.plan_report.show_plan", fail)
+    code, _, err = run(capsys, "plan", *SMALL.split())
+    assert (code, err.count("\n")) == (UNFORESEEN, 1)
+    assert err.startswith("planner: this should not happen: OSError: [Errno 5] Input/output error")
 
 
 def test_a_plan_of_pictures_speaks_of_samples(capsys: Captured) -> None:

@@ -1,6 +1,7 @@
 """Batch script: nodes, queue, wall time, ranks and files of a user's own job script."""
 
 import functools
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -116,7 +117,7 @@ def directives(kind: str, lines: Iterable[str]) -> dict[str, str]:
 
 def read_batch_script(place: Path) -> BatchScript:
     """Read a job script, or that of a folder; raises CatalogueError."""
-    path = _script_in(place) if place.is_dir() else place
+    path = _script_in(place) if os.path.isdir(place) else place
     text = read_text(path, MAX_BYTES)
     kind = next((k for k, facts in _SYSTEMS.items() if f"\n{facts['prefix']}" in text), "")
     prefix = _SYSTEMS[kind]["prefix"] if kind else "\n"

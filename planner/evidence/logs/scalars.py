@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -217,7 +218,7 @@ def _number(cell: Any) -> float | None:
 
 def event_files(path: Path) -> list[Path]:
     """List TensorBoard's event files at a path: the file itself, or those in a folder, by name."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return sorted(path.rglob("*tfevents*"))
     return [path] if "tfevents" in path.name else []
 

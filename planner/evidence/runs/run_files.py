@@ -122,12 +122,13 @@ def read_measured(
     """Read a file of runs of a job's machine and model: CSV, log, comparison or probe's folder."""
     text = str(file)
     log, _, job = text.rpartition("=")
-    if log and not Path(os.path.expanduser(text)).exists():
+    if log and not os.path.exists(os.path.expanduser(text)):
         return [_of_log(log, job, own_machine, model)]
     path = Path(os.path.expanduser(text))
-    if jobs := sorted(path.glob("*/layout.json")):
+    is_folder = os.path.isdir(path)  # False for a name that is too long, which `glob` raises
+    if is_folder and (jobs := sorted(path.glob("*/layout.json"))):
         return [_of_probe(job, own_machine) for job in jobs]
-    head = "" if path.is_dir() else read_head(path, _PROBE).decode("utf-8-sig", "replace")
+    head = "" if is_folder else read_head(path, _PROBE).decode("utf-8-sig", "replace")
     if is_table_of_runs(head.split("\n", 1)[0]):
         return read_runs(path, own_machine)
     is_object = head.lstrip().startswith("{") and path.stat().st_size <= _SMALL
