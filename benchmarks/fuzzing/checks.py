@@ -72,7 +72,8 @@ def check_estimate(estimate: Estimate) -> None:
     for name, ((low, high), middle) in intervals.items():
         if not (math.isfinite(high) and 0 <= low <= middle * (1 + 1e-9) <= high * (1 + 2e-9)):
             raise Odd(f"interval of {name}: {low} to {high} around {middle}")
-    if not 0 <= estimate.mfu <= 1.0001:
+    # full attention is counted, and causal kernels skip half of it: 1.05 at 1,000,000 tokens
+    if not 0 <= estimate.mfu <= 2:
         raise Odd(f"mfu is {estimate.mfu}")
     if not 0 <= estimate.out_of_memory_probability <= 1 or estimate.tight > estimate.fits:
         raise Odd(f"fits {estimate.fits}, tight {estimate.tight}")
