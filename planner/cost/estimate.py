@@ -124,7 +124,7 @@ class Estimates(Footprints):
 
     @property
     def mfu(self) -> Float:
-        """Model FLOPs utilisation, with full attention: operations over time * ranks * dense peak."""
+        """Model FLOPs utilisation: operations (full attention) over time * ranks * dense peak."""
         available = self.step_time_s * self.layouts.world * self.peak_flop_per_s
         return self.model_flop / available
 

@@ -1,9 +1,10 @@
-"""Backends: run tasks in this process, on the cores of this machine or on a cluster (joblib)."""
+"""Backends: run tasks in this process, on cores of this machine (joblib) or on a Dask cluster."""
 
 import asyncio
 import contextlib
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from planner.units import either
 BACKENDS = ("loky", "sequential", "threading", "dask")
 """Processes on the cores of this machine, this process, its threads, a Dask cluster."""
 
-_PACKAGES = {"dask": ("joblib", "distributed"), "sequential": ()}
+_PACKAGES = {"dask": ("distributed",), "sequential": ()}
 PATIENCE_S = 60.0
 """Longest wait for the first worker of a cluster."""
 _CONNECTION_S, _GREETING_S = 5.0, 30.0
@@ -58,11 +59,11 @@ def answer_tasks(
     try:
         if not tasks or backend == "sequential":
             yield from map(answer_task, tasks)
-            return
-        threads = {"inner_max_num_threads": 1} if backend == "loky" else {}
-        place = _dask_client(address) if backend == "dask" else contextlib.nullcontext(threads)
-        with place as options:
-            yield from _parallel(tasks, backend, jobs, options)
+        elif backend == "dask":
+            with _dask_client(address) as client:
+                yield from _on_cluster(tasks, client)
+        else:
+            yield from _on_cores(tasks, backend, jobs)
     except PlannerError:
         raise
     except Exception as error:
@@ -74,14 +75,13 @@ def answer_tasks(
         ) from error
 
 
-def _parallel(
-    tasks: Sequence[Task], backend: str, jobs: int, options: dict[str, Any]
-) -> Iterator[list[Answer]]:
+def _on_cores(tasks: Sequence[Task], backend: str, jobs: int) -> Iterator[list[Answer]]:
     import joblib
     from joblib.externals.loky.backend import resource_tracker
 
     from planner.validate.ranks.launch import interrupts_blocked
 
+    options = {"inner_max_num_threads": 1} if backend == "loky" else {}
     with joblib.parallel_config(backend, n_jobs=jobs, **options):
         of_worker = functools.partial(answer_in_worker, os.getpid())
         answer = joblib.delayed(of_worker if backend == "loky" else answer_task)
@@ -122,6 +122,27 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _on_cluster(tasks: Sequence[Task], client: Any) -> Iterator[list[Answer]]:
+    """Keep two tasks at each core of the cluster, however many there are by then."""
+    # joblib would answer in this process if the cluster has one core
+    from distributed import as_completed
+
+    waiting, running = iter(tasks), as_completed(loop=client.loop)
+
+    def submit() -> None:
+        room = 2 * sum(client.nthreads().values()) - running.count()
+        for task in itertools.islice(waiting, max(room, not running.count())):
+            running.add(client.submit(answer_task, task, pure=False))
+
+    submit()
+    try:
+        for answered in running:
+            submit()
+            yield answered.result()
+    finally:
+        client.cancel(list(running.futures))
+
+
 async def _greet(address: str) -> None:
     """Connect to a scheduler and leave: Dask's client would wait for an answer without end."""
     from distributed import Security
@@ -133,7 +154,7 @@ async def _greet(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _dask_client(address: str | None) -> Iterator[dict[str, Any]]:
+def _dask_client(address: str | None) -> Iterator[Any]:
     """Connect to a scheduler: at an address, in a scheduler file, or the current one."""
     import dask
     import distributed
@@ -141,7 +162,7 @@ def _dask_client(address: str | None) -> Iterator[dict[str, Any]]:
     address = address or dask.config.get("scheduler-address", None)
     if address is None:
         try:
-            yield {"client": distributed.default_client()}
+            yield distributed.default_client()
         except ValueError:
             raise PlannerError(
                 "the backend dask needs the address of its scheduler; give for example "
@@ -167,4 +188,4 @@ def _dask_client(address: str | None) -> Iterator[dict[str, Any]]:
                 f"the Dask scheduler at {shorten(address)} has no worker after {PATIENCE_S:g} s; "
                 "start some with `dask worker`"
             ) from None
-        yield {"client": client}
+        yield client

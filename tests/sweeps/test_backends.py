@@ -22,7 +22,7 @@ import pytest
 
 import planner
 from planner.errors import PlannerError
-from planner.sweeps import backends
+from planner.sweeps import answer_cells, backends, questions
 from planner.sweeps.journal import journal_of
 from tests.sweeps.samples import FEW, MANY, command, done, written
 
@@ -227,6 +227,23 @@ def test_a_dask_cluster_finds_the_same(tmp_path: Path) -> None:
         rest = done(asked, "--into", there, "--backend", "dask", "--address", file)
         assert "116 asked now, 100 answered before" in rest.stdout, rest.stderr
     assert there.read_bytes() == here.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
+def test_a_cluster_of_one_core_answers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The asker pretends to have other code: its worker must be the one that refuses it."""
+    from distributed import LocalCluster
+
+    for module in (questions, answer_cells):
+        monkeypatch.setattr(module, "fingerprint", lambda: "0" * 32)
+    alone = planner.sweep(**FEW, backend="sequential")
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        assert alone.num_asked == 8
+        with pytest.raises(PlannerError, match="runs a different planner version"):
+            planner.sweep(**FEW, backend="dask", address=cluster.scheduler_address)
 
 
 # --- what cannot be reached ------------------------------------------------------------------

@@ -68,6 +68,7 @@ def uneven(ranks: int, batch: int) -> int:
 def _fewer(nodes: int, fewest: int, devices: int, batch: int) -> list[int]:
     """Node counts from `fewest`: the next smaller one, and those that divide a batch better."""
     has_few = batch < nodes * devices
+    most = preferences().offers.batch_change.value * batch
 
     def parts(count: int) -> int:
         """Ranks that share a sequence; of a nearby batch, if there are fewer of them."""
@@ -78,7 +79,6 @@ def _fewer(nodes: int, fewest: int, devices: int, batch: int) -> list[int]:
     least, better = uneven(nodes * devices, batch), []
     if least == 1:
         return []
-    most = _most_change(batch)
     for count in range(nodes - 1, max(fewest, 1) - 1, -1):
         if least > (shared := parts(count)):
             least = shared
@@ -107,7 +107,7 @@ def nearby_batches(job: JobSpec, fits: bool = True) -> list[int]:
 def nearest_multiples(batch: int, ranks: int, limited: bool = True) -> list[int]:
     """The nearer multiple of `ranks`, if it is near enough; without limit both multiples."""
     if limited:
-        return _multiples(batch, ranks, _most_change(batch))
+        return _multiples(batch, ranks, preferences().offers.batch_change.value * batch)
     return sorted(nearest_batches(batch, ranks), key=lambda size: (abs(size - batch), size))
 
 
@@ -116,10 +116,6 @@ def _multiples(batch: int, ranks: int, most: float) -> list[int]:
     sizes = nearest_batches(batch, ranks)
     nearer = min(sizes, key=lambda size: (abs(size - batch), size), default=batch)
     return [nearer] if sizes and abs(nearer - batch) <= most else []
-
-
-def _most_change(batch: int) -> float:
-    return preferences().offers.batch_change.value * batch
 
 
 def _ranks_with_sequence(ranks: int, batch: int) -> int:
