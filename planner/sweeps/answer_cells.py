@@ -6,7 +6,9 @@ import json
 import socket
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from pydantic_core import from_json, to_json
 
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.micro_batch import best_micro_batch, micro_batch_options
@@ -27,15 +29,8 @@ from planner.sweeps.questions import Question, Task, fingerprint
 from planner.training.steps import node_hours, training_time
 
 Cells = dict[str, Any]
-
-
-class Answer(NamedTuple):
-    """Answer of a question; its cells are compressed, to be sent and kept."""
-
-    key: str
-    cells: bytes
-    is_refused: bool
-
+Answer = tuple[str, bytes, bool]
+"""Key of a question, the compressed cells of its answer, and whether it is refused."""
 
 _Options = list[tuple[JobSpec, Layout]]
 """Layouts of a question with their job."""
@@ -85,19 +80,19 @@ def answer_task(task: Task) -> list[Answer]:
     else:
         answers = [_or_refusal(_plan_cells, question) for question in loaded]
     return [
-        Answer(question.key, _packed(cells), "error" in cells)
+        (question.key, _packed(cells), "error" in cells)
         for question, cells in zip(task.questions, answers, strict=True)
     ]
 
 
 def _packed(cells: Cells) -> bytes:
     filled = {name: value for name, value in cells.items() if value is not None}
-    return zlib.compress(json.dumps(filled, separators=(",", ":")).encode(), 1)
+    return zlib.compress(to_json(filled), 1)  # and its reading: four times as fast as `json`
 
 
 def cells_of(answer: bytes) -> Cells:
     """Unpack the cells of an answer."""
-    cells: Cells = json.loads(zlib.decompress(answer))
+    cells: Cells = from_json(zlib.decompress(answer))
     return cells
 
 

@@ -42,9 +42,15 @@ class SweptRows(Sequence[Record]):
     def __eq__(self, rows: object) -> bool:
         return isinstance(rows, Sequence) and tuple(self) == tuple(rows)
 
+    def filled(self) -> Iterator[Record]:
+        """Yield the rows without their empty cells."""
+        return map(self._filled, self._questions)
+
+    def _filled(self, question: Question) -> Record:
+        return {**question.cells, "key": question.key, **cells_of(self._answers[question.key])}
+
     def _row(self, question: Question) -> Record:
-        answer = cells_of(self._answers[question.key])
-        row = {**question.cells, "key": question.key, **answer}
+        row = self._filled(question)
         return {name: row.get(name) for name in self._names}
 
 
@@ -114,9 +120,9 @@ def sweep(
             progress.done = sum(key in journal.answers for key in by_key)
         rows, kinds = SweptRows(questions.questions, journal.answers, names), Counter[str | bool]()
         if table is None:
-            deque(_counted(rows, kinds), maxlen=0)
+            deque(_counted(rows.filled(), kinds), maxlen=0)
         else:
-            write_table(table, names, _counted(rows, kinds))
+            write_table(table, names, _counted(rows.filled(), kinds))
     num_asked, num_fitting = sum(len(task.questions) for task in tasks), kinds.pop(True, 0)
     refusals = Counter({str(reason): count for reason, count in kinds.items() if reason})
     return SweepResult(tuple(names), rows, len(by_key), num_asked, num_fitting, refusals)
@@ -125,16 +131,15 @@ def sweep(
 def _counted(rows: Iterable[Record], kinds: Counter[str | bool]) -> Iterator[Record]:
     """Yield rows, and count whether each fits, or why it is refused."""
     for row in rows:
-        kinds[row["error"] or bool(row.get("fits"))] += 1
+        kinds[row.get("error") or bool(row.get("fits"))] += 1
         yield row
 
 
 def _record(answers: Generator[list[Answer]], journal: Journal, progress: Progress) -> None:
     with closing(answers):
         for task_answers in answers:
-            journal.record([(answer.key, answer.cells) for answer in task_answers])
-            num_refused = sum(answer.is_refused for answer in task_answers)
-            progress.advance(len(task_answers), num_refused)
+            journal.record([(key, cells) for key, cells, _ in task_answers])
+            progress.advance(len(task_answers), sum(refused for *_, refused in task_answers))
 
 
 def dry_run(file: str | Path | None = None, **fields: Any) -> tuple[QuestionList, Record]:

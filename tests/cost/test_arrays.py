@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost import arrays
-from planner.cost.arrays import distinct
+from planner.cost.arrays import Arrays, distinct, map_in_batches
 
 COLUMNS = st.integers(1, 40).flatmap(
     lambda n: st.lists(st.lists(st.integers(0, 30), min_size=n, max_size=n), min_size=1, max_size=4)
@@ -35,3 +38,23 @@ def test_shapes_are_kept() -> None:
     assert (first.tolist(), which.tolist()) == ([0, 1], [[0, 1], [1, 0]])
     first, which = distinct(np.array(3))
     assert (first.tolist(), int(which)) == ([0], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Arrays):
+    """Rows of one column."""
+
+    values: Any
+
+
+def test_batches_hold_every_row_once_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "_BATCH_ROWS", 4)
+    sizes: list[int] = []
+
+    def twice(rows: Rows) -> Rows:
+        sizes.append(len(rows.values))
+        return Rows(2 * rows.values)
+
+    worked = map_in_batches(twice, Rows(np.arange(11)), 11)
+    assert worked.values.tolist() == list(range(0, 22, 2))
+    assert (sorted(sizes), len(twice(worked).values)) == ([3, 4, 4], 11)

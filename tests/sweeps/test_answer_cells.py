@@ -254,18 +254,18 @@ def test_questions_of_a_task_are_answered_as_each_alone() -> None:
     every = dataclasses.replace(
         tasks[0], questions=found.questions, descriptions=found.descriptions
     )
-    together = {answer.key: answer for answer in answers.answer_task(every)}
+    together = {key: answer for key, *answer in answers.answer_task(every)}
     singly = {
-        answer.key: answer
+        key: answer
         for task in tasks
         for question in task.questions
-        for answer in answers.answer_task(dataclasses.replace(task, questions=(question,)))
+        for key, *answer in answers.answer_task(dataclasses.replace(task, questions=(question,)))
     }
     assert together == singly
-    alone = {key: answers.cells_of(answer.cells) for key, answer in singly.items()}
+    alone = {key: answers.cells_of(cells) for key, (cells, _) in singly.items()}
     assert len(alone) == len(found.questions) > 100
     refused = [cells["error"] for cells in alone.values() if "error" in cells]
-    assert len(refused) == sum(answer.is_refused for answer in singly.values())
+    assert len(refused) == sum(is_refused for _, is_refused in singly.values())
     assert 10 < len(refused) < len(alone) - 40
     assert len({cells.get("framework") for cells in alone.values()}) >= 4
 

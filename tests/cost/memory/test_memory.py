@@ -16,6 +16,7 @@ from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.memory.gradients import unreduced
 from planner.cost.memory.host_memory import host_memory
+from planner.cost.memory.peak import _reserved
 from planner.cost.memory.weights import resident
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import DEVICE_PARTS
@@ -589,3 +590,23 @@ def test_buffers_between_stages_are_those_of_pipelines() -> None:
     stream = 2048 * 4096 * 2
     # gradients of eight micro-batches' streams come back from the next stage; nothing comes in
     assert buffers.receive.tolist() == [0, 8 * stream]
+
+
+# --- allocator -------------------------------------------------------------------------------
+
+
+def test_kept_temporaries_fill_the_device_and_no_more() -> None:
+    plain = scenario("gpt2", "fsdp2")
+    buffers = plain.framework.buffers.replaced(keeps_temporaries=True)
+    q = replace(plain, framework=plain.framework.replaced(buffers=buffers))
+    limit = q.machine.device.memory_bytes.value
+    allocated, context = 0.5 * limit, 0.1 * limit
+    fraction = buffers.allocator_fraction.value * allocated
+
+    def reserve(before_update: float) -> float:
+        stages = Stages.of(q, Layouts.of(Layout()), 0)
+        return float(_reserved(stages, *map(np.asarray, (allocated, before_update, context))))
+
+    assert reserve(0.4 * limit) == pytest.approx(fraction)
+    assert reserve(0.55 * limit) == pytest.approx(fraction + 0.05 * limit)
+    assert allocated + context + reserve(3 * limit) == pytest.approx(limit)

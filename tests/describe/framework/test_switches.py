@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,15 @@ def test_switches_are_refused_on_devices_that_they_are_not_for() -> None:
         estimate("gpt2", "polaris", layout, workload=job, framework="megatron-lm+flash-attention-3")
     hopper = load_machine("dgx-h100").device
     assert not load_framework("megatron-lm").switches["flash-attention-3"].refuses(hopper)
+
+
+@pytest.mark.parametrize(("name", "switch"), EVERY)
+def test_a_refusal_names_the_devices_of_a_switch(name: str, switch: str) -> None:
+    on = load_framework(name).switches[switch]
+    devices = [load_machine(machine).device for machine in ("polaris", "aurora", "lumi-g", "vsc-4")]
+    for said in filter(None, map(on.refuses, devices)):
+        words = f"; it is for {', '.join(on.devices)}" if on.devices else ""
+        assert re.fullmatch(f"does nothing on [^;]+{re.escape(words)}", said)
 
 
 TABLES = {"mixed", "bf16", "full"}
