@@ -13,7 +13,7 @@ from planner import Workload, ask
 from planner.ask import Answer
 from planner.ask.plan_point import plan_point
 from planner.ask.resources.training_time import admitted_counts, late_probability, sections
-from planner.ask.scan import doublings, largest, scan, smallest
+from planner.ask.scan import scan
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.preferences import preferences
@@ -104,38 +104,6 @@ def test_where_nothing_fits_it_is_said_by_how_much() -> None:
 def test_more_nodes_than_there_are_is_refused() -> None:
     with pytest.raises(LayoutError, match="most_nodes = 99 exceeds the 10 nodes"):
         ask.nodes(MODEL, small_machine(), most_nodes=99, workload=JOB)
-
-
-@pytest.mark.parametrize("count", [1, 7, 16, 17, 40, 560])
-def test_smallest_finds_any_threshold(count: int) -> None:
-    for threshold in range(1, count + 1):
-        asked: list[int] = []
-
-        def holds(n: int, least: int = threshold, seen: list[int] = asked) -> bool:
-            seen.append(n)
-            return n >= least
-
-        assert smallest(range(1, count + 1), holds) == threshold
-    assert smallest(range(1, count + 1), lambda n: n > count) is None
-    assert smallest([], lambda n: True) is None
-
-
-def test_smallest_sees_holes_in_small_numbers() -> None:
-    for holes in ({3, 8}, {5, 7, 16}, {1}, {9, 16, 12}):
-        assert smallest(range(1, 17), lambda n, holes=holes: n in holes) == min(holes)
-
-
-def test_doublings_are_of_the_values() -> None:
-    assert doublings([]) == []
-    assert doublings([5, 6, 7]) == [5, 7]
-
-
-def test_largest_finds_any_threshold() -> None:
-    for threshold in range(1, 60):
-        for start in (1, 7, 64):
-            assert largest(start, 1000, 1, lambda n, most=threshold: n <= most) == threshold
-    assert largest(8, 64, 8, lambda n: True) == 64
-    assert largest(8, 64, 8, lambda n: False) is None
 
 
 # --- deadlines --------------------------------------------------------------------------------

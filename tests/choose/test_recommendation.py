@@ -112,23 +112,6 @@ def test_every_idea_has_its_fastest_layout(
         ), x
 
 
-def test_more_effort_never_ranks_as_less() -> None:
-    chain = [
-        Layout(dp=16),
-        Layout(dp=16, zero_stage=3),
-        Layout(dp=8, tp=2, zero_stage=1),
-        Layout(dp=4, tp=4, zero_stage=1),
-        Layout(dp=2, tp=4, pp=2, zero_stage=1, grad_accumulation=4),
-        Layout(dp=2, tp=4, cp=2, zero_stage=1, pp=1),
-    ]
-    efforts = setup_effort(Layouts.stack(chain)).tolist()
-    assert efforts == sorted(efforts)
-    order = ("ddp", "fsdp2", "deepspeed", "megatron-lm")
-    assert [load_framework(n).effort for n in order] == sorted(
-        load_framework(n).effort for n in order
-    )
-
-
 @pytest.mark.parametrize("framework", ["nanotron", "megatron-lm"])
 def test_more_room_is_never_more_dangerous(framework: str) -> None:
     rooms = [0.3, 0.8, 0.95, 1.0, 1.05, 1.2, 1.5, 3.0]

@@ -695,6 +695,21 @@ def test_megatron_exchanges_tokens_as_counted(tmp_path: Path, passes: int, merge
     assert "overlap-moe-expert-parallel-comm" not in plain
 
 
+@pytest.mark.parametrize(
+    ("layout", "is_limited"),
+    [
+        (Layout(dp=4, zero_stage=1), False),
+        (Layout(dp=2, tp=2, zero_stage=1), True),
+        (Layout(dp=2, cp=2, zero_stage=1), True),
+    ],
+)
+def test_megatron_limits_connections_with_tensor_or_context_parallelism(
+    layout: Layout, is_limited: bool
+) -> None:
+    script = "".join(files_of("llama-3.2-1b", "perlmutter", 1, layout, "megatron-lm").values())
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS=1" in script) == is_limited
+
+
 def test_megatron_gpt_oss() -> None:
     layout = Layout(dp=4, ep=4, zero_stage=1)
     given = options(

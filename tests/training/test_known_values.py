@@ -124,6 +124,8 @@ def test_energy_kwh() -> None:
 
 def test_planned_steps() -> None:
     assert planned_steps(Workload(sequence_length=4096, global_batch=256, tokens=1e9)) == 954
+    assert planned_steps(Workload(sequence_length=4096, global_batch=256, tokens=1.0)) == 1
+    assert planned_steps(Workload(sequence_length=4096, global_batch=256)) == 1000
 
 
 def test_walltime_text() -> None:

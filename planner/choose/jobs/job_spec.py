@@ -138,9 +138,9 @@ class JobSpec:
 
 
 def _usual_workload(model: Model) -> Workload:
-    if model.counts_samples:
-        return Workload(sequence_length=model.default_sequence_length)
-    return Workload()
+    length, usual = model.default_sequence_length, Workload()
+    is_own = model.counts_samples or length < usual.sequence_length
+    return usual.replaced(sequence_length=length) if is_own else usual
 
 
 def _loaded(frameworks: str | Framework | Sequence[str | Framework]) -> tuple[Framework, ...]:
