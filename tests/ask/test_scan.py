@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.ask.scan import doublings, largest, smallest
+from planner.ask.scan import doublings, largest, nearest_as_good, smallest
 
 
 @pytest.mark.parametrize("count", [1, 7, 16, 17, 40, 560])
@@ -44,3 +44,12 @@ def test_largest_sees_a_hole_and_stays_within_its_limit() -> None:
     assert largest(8, 64, 1, lambda n: n in {*range(1, 11), 12}) == 12
     assert largest(8, 9, 1, lambda n: True) == 9
     assert largest(1, 1000, 10, lambda n: n <= 475) == 470
+
+
+def test_the_nearest_as_good_is_within_the_tolerance_of_the_best() -> None:
+    rates = {1: 10.0, 2: 9.6, 6: 9.4, 8: 5.0}
+    assert nearest_as_good(rates, 8, 0.05) == 2
+    assert nearest_as_good(rates, 8, 0.1) == 6
+    assert nearest_as_good(rates, 8, 2.0) == 8
+    assert nearest_as_good({2: 1.0, 4: 1.0}, 3, 0.0) == 2
+    assert nearest_as_good({}, 8, 0.05) is None

@@ -14,7 +14,7 @@ import pytest
 import planner
 from planner.errors import PlannerError, WriteError
 from planner.sweeps import columns as tables
-from planner.sweeps.journal import Journal, journal_of
+from planner.sweeps.journal import Journal, _refusal, journal_of
 from tests.sweeps.samples import FEW, done, written
 
 HOLD = (
@@ -191,6 +191,22 @@ def test_a_disk_that_is_full_is_one_sentence_and_the_call_goes_on(
     whole = tmp_path / "whole.csv"
     swept(whole)
     assert table.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (sqlite3.SQLITE_BUSY, "another sweep is writing a.journal; wait for it"),
+        (sqlite3.SQLITE_NOTADB, "a.journal is not a journal of a sweep"),
+        (sqlite3.SQLITE_CORRUPT, "a.journal is not a journal of a sweep"),
+        (sqlite3.SQLITE_IOERR_LOCK, "cannot lock a.journal: odd; choose a path"),
+        (sqlite3.SQLITE_FULL, "cannot write a.journal: odd; free space"),
+    ],
+)
+def test_every_fault_of_a_journal_has_its_remedy(code: int, words: str) -> None:
+    error = sqlite3.OperationalError("odd")
+    error.sqlite_errorcode = code
+    assert str(_refusal(Path("a.journal"), error)).startswith(words)
 
 
 def test_a_journal_in_memory_keeps_what_it_is_told() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.cost.memory.activations import (
@@ -17,7 +19,7 @@ from planner.cost.memory.host_memory import disk_bytes, host_memory, host_memory
 from planner.cost.memory.in_flight import passes_in_flight
 from planner.cost.memory.layer_activations import always_saved, layer_activations, saved_bytes
 from planner.cost.memory.peak import communicators, device_memory
-from planner.cost.memory.phases import MOMENTS, resident_bytes
+from planner.cost.memory.phases import MOMENTS, PeakInputs, resident_bytes
 from planner.cost.memory.weights import (
     eight_bit_copies,
     frozen,
@@ -71,6 +73,31 @@ def test_deferred_gradients() -> None:
     layer = 2 * sum(weight.num_params for weight in stages.blocks[1].weights)
     # 17 layers of 16 bits
     assert (deferred_gradients(stages).pending[1] / layer).item() == 17.0
+
+
+DEFERRING = Layout(pp=2, schedule="zero-bubble", grad_accumulation=8, zero_stage=2)
+
+
+def test_deferred_gradients_add_to_every_moment_with_passes_in_flight() -> None:
+    stages = Stages.of_pipeline(make_scenario("llama-3-8b", "fsdp2"), DEFERRING)
+    inputs = PeakInputs.of(stages)
+    ahead = inputs.deferred_gradients.ahead
+    assert (ahead > 0).any()
+    none = replace(inputs, deferred_gradients=replace(inputs.deferred_gradients, ahead=0 * ahead))
+    for name, tensors in MOMENTS.items():
+        rise = tensors(inputs).gradients - tensors(none).gradients
+        in_flight = name not in ("cool-down", "reduction", "optimizer")
+        assert np.allclose(rise, ahead * in_flight), name
+
+
+def test_a_stage_that_waits_for_weight_gradients_keeps_its_weights_in_cool_down() -> None:
+    turning = DEFERRING.replaced(schedule="zero-bubble-v", vpp=2)
+    both = Layouts.stack([turning, DEFERRING, turning.replaced(schedule="interleaved")])
+    stages = Stages.of(make_scenario("llama-3-8b", "fsdp2"), both, 1)
+    inputs = PeakInputs.of(stages)
+    assert (inputs.deferred_gradients.waiting > 0).ravel().tolist() == [True, False, False]
+    weights = np.asarray(MOMENTS["cool-down"](inputs).weights)
+    assert (weights > 0).ravel().tolist() == [True, False, False]
 
 
 def test_footprints() -> None:

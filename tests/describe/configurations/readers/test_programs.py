@@ -55,6 +55,21 @@ def test_axolotl_states_adapters_batch_and_sharding() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "dp"),
+    [
+        ("dp_shard_size: 4\n", 4),
+        ("dp_replicate_size: 2\n", 2),
+        ("dp_shard_size: 4\ndp_replicate_size: 2\n", 8),
+        ("tensor_parallel_size: 2\n", None),
+    ],
+)
+def test_degrees_of_axolotl_multiply(lines: str, dp: int | None) -> None:
+    plain = "\n".join(line for line in AXOLOTL.splitlines() if "deepspeed" not in line)
+    read = read_configuration_text(f"{plain}\n{lines}", "a.yml")
+    assert read.layout.get("dp") == dp
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         (AXOLOTL + "rl: dpo\n", "rl = dpo is not estimated"),
