@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.sweeps.columns import cell, columns
+import pytest
+
+from planner.sweeps import columns as tables
+from planner.sweeps.columns import cell, columns, write_table
 from planner.sweeps.definition import combinations, define_sweep
 from planner.sweeps.journal import journal_of
 from planner.sweeps.questions import canonical, digest, list_questions
@@ -17,6 +20,24 @@ def test_columns() -> None:
 
 def test_cell() -> None:
     assert (cell([100, 300]), cell(0.1)) == ("100+300", 0.1)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_is_the_same_in_batches(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"model": f"m{number}", "nodes": number} for number in range(5)]
+    whole, batches = tmp_path / f"whole.{kind}", tmp_path / f"batches.{kind}"
+    write_table(whole, {"model": str, "nodes": int}, rows)
+    monkeypatch.setattr(tables, "_BATCH_ROWS", 2)
+    write_table(batches, {"model": str, "nodes": int}, rows)
+    if kind == "csv":
+        assert whole.read_text() == "model,nodes\nm0,0\nm1,1\nm2,2\nm3,3\nm4,4\n"
+        assert batches.read_bytes() == whole.read_bytes()
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert parquet.read_table(batches).to_pylist() == rows
+        assert parquet.ParquetFile(batches).num_row_groups == 3
 
 
 def test_combinations() -> None:

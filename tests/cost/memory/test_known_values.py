@@ -196,6 +196,9 @@ def test_device_memory() -> None:
 def test_communicators() -> None:
     # 2 axes, 2 pairs, all ranks
     assert float(communicators(Layouts.of(Layout(dp=4, tp=4, pp=12)))) == 5.0
+    # 1 axis, its experts
+    assert float(communicators(Layouts.of(Layout(dp=4, ep=2)))) == 2.0
+    assert float(communicators(Layouts.of(Layout()))) == 0.0
 
 
 def test_resident_bytes() -> None:

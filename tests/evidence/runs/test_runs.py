@@ -100,6 +100,12 @@ def test_dp_and_grad_accumulation_follow(tmp_path: Path) -> None:
     assert (run.layout.dp, run.layout.grad_accumulation) == (32, 4)
 
 
+def test_a_micro_batch_follows_where_the_rest_divides_the_batch(tmp_path: Path) -> None:
+    run = accepted(tmp_path, dp=32, grad_accum=8, micro_batch="")
+    assert (run.workload.global_batch, run.layout.micro_batch) == (512, 2)
+    assert "differs from global_batch" in refused(tmp_path, dp=32, grad_accum=12, micro_batch="")
+
+
 def test_step_time_from_tokens_per_second(tmp_path: Path) -> None:
     run = accepted(tmp_path, step_time_s="", tokens_per_s_per_gpu=2048)
     assert run.step_time_s == pytest.approx(512 * 2048 / (2048 * 128))

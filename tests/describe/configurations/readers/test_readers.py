@@ -535,6 +535,21 @@ def test_switches_that_a_file_turns_on(name: str, switches: tuple[str, ...]) -> 
     assert read_configuration_text(EXAMPLES[name][0], "a.txt").switches == switches
 
 
+@pytest.mark.parametrize(
+    ("lines", "stage"),
+    [
+        ("  fsdp_version: 2\n", 3),
+        ("  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n", 3),
+        ("  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n", 2),
+        ("  fsdp_sharding_strategy: SHARD_GRAD_OP\n", 2),
+        ("  fsdp_sharding_strategy: NO_SHARD\n", 0),
+    ],
+)
+def test_the_stage_of_accelerate_follows_its_plugin(lines: str, stage: int) -> None:
+    text = f"distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n{lines}"
+    assert read_configuration_text(text, "accelerate.yaml").layout["zero_stage"] == stage
+
+
 @pytest.mark.parametrize("size", [-1, 0, 4])
 def test_groups_of_deepspeed_are_none_by_default(size: int) -> None:
     zero = f'{{"stage": 3, "zero_hpz_partition_size": 1, "mics_shard_size": {size}}}'
