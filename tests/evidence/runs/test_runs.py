@@ -101,8 +101,9 @@ def test_dp_and_grad_accumulation_follow(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_follows_where_the_rest_divides_the_batch(tmp_path: Path) -> None:
-    run = accepted(tmp_path, dp=32, grad_accum=8, micro_batch="")
-    assert (run.workload.global_batch, run.layout.micro_batch) == (512, 2)
+    for batch, accumulation in ((512, 8), (448, 7)):
+        run = accepted(tmp_path, dp=32, grad_accum=accumulation, micro_batch="", global_batch=batch)
+        assert (run.workload.global_batch, run.layout.micro_batch) == (batch, 2)
     assert "differs from global_batch" in refused(tmp_path, dp=32, grad_accum=12, micro_batch="")
 
 
