@@ -148,7 +148,7 @@ def contents(folder: Path, name: str) -> dict[str, bytes]:
 
 # --- what is wrong -------------------------------------------------------------------------------
 
-_PROGRESS = re.compile(r"planner: [\d,]+ of [\d,]+ questions answered in .*|\s*")
+_PROGRESS = re.compile(r"planner: [\d,]+ of [\d,]+ questions answered in .*|\[\d+/\d+\] .*|\s*")
 
 
 def own_codes(fault: str, command: Command, plain: int) -> set[int]:
