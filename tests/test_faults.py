@@ -45,6 +45,7 @@ def test_every_command_is_tried(faults: Any) -> None:
         ((2, "", ""), (0, "", ""), "nothing is said"),
         ((2, "", "planner: a\nplanner: b\n"), (0, "", ""), "2 lines"),
         ((0, "", "a note\nplanner: 1 of 2 questions answered in 3 s\n"), (0, "", "a note\n"), ""),
+        ((2, "", "[1/2] ddp  world 2\nplanner: no room\n"), (0, "", "[1/2] fsdp\n"), ""),
         ((1, "", "Traceback (most recent call last):\nKeyError\n"), (0, "", ""), "a traceback"),
     ],
 )
