@@ -219,7 +219,7 @@ def run_compared(
     try:
         source = str(printed.get("log", name))
         if printed.get("doubts"):
-            return RefusedRun(name, source, str(printed["doubts"][0]))
+            return RefusedRun(name, source, "".join(printed["doubts"][:1]))
         figures = {f["name"]: float(f["measured"]) for f in printed.get("figures", ())}
         step = float(printed["step_time_s"])
         machine_name, model_name = str(printed["machine"]), str(printed["model"])

@@ -201,6 +201,8 @@ def test_what_the_command_prints_is_read_back_as_a_run(log_path: Path, tmp_path:
         ({"step_time_s": -1}, "step_time_s = -1"),
         ({"layout": {"dp": 0}}, "dp"),
         ({"figures": [{"name": "mfu"}]}, "not a result of `planner compare`"),
+        ({"doubts": [[[]]]}, "not a result of `planner compare`"),
+        ({"doubts": 5}, "not a result of `planner compare`"),
     ],
 )
 def test_a_changed_comparison_is_refused_in_a_sentence(
