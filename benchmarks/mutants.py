@@ -433,7 +433,7 @@ def main(
     each: Annotated[int, typer.Option(help="Mutants of each room.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 9,
     only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
-    budget_s: Annotated[float, typer.Option(help="Seconds of tests for one mutant.")] = 60,
+    budget_s: Annotated[float, typer.Option(help="Seconds of tests for one mutant.")] = 40,
     lines: Annotated[Path, typer.Option(help="What --record writes.")] = Path("lines.json"),
     write: Annotated[bool, typer.Option("--record", help="Run all tests, keep lines.")] = False,
     output: Annotated[
@@ -451,7 +451,7 @@ def main(
     pytest.main([*_OPTIONS, *TESTS], plugins=[loop])
     print(report(loop.outcomes))
     if page:
-        PAGE.write_text(page_of(loop.outcomes, seed), "utf-8")
+        PAGE.write_text(page_of(loop.outcomes, seed, budget_s), "utf-8")
 
 
 def report(outcomes: list[tuple[Mutant, str]]) -> str:
@@ -487,7 +487,7 @@ def judgements() -> dict[tuple[str, str, str], tuple[str, str]]:
     }
 
 
-def page_of(outcomes: list[tuple[Mutant, str]], seed: int) -> str:
+def page_of(outcomes: list[tuple[Mutant, str]], seed: int, budget_s: float) -> str:
     """Return the page of the documentation."""
     judged = judgements()
     rows = []
@@ -506,6 +506,7 @@ def page_of(outcomes: list[tuple[Mutant, str]], seed: int) -> str:
         mutants=len(outcomes),
         each=max(Counter(mutant.path.split("/")[1] for mutant, _ in outcomes).values()),
         seed=seed,
+        budget_s=budget_s,
         rooms="\n".join(_by_room(outcomes)),
         judged="\n".join(f"| {ruling} | {counts[ruling]} |" for ruling in JUDGEMENTS),
         survivors=survivors,
