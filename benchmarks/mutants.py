@@ -451,7 +451,7 @@ def main(
     pytest.main([*_OPTIONS, *TESTS], plugins=[loop])
     print(report(loop.outcomes))
     if page:
-        PAGE.write_text(page_of(loop.outcomes, seed, budget_s), "utf-8")
+        PAGE.write_text(page_of(loop.outcomes, each, seed, budget_s), "utf-8")
 
 
 def report(outcomes: list[tuple[Mutant, str]]) -> str:
@@ -487,7 +487,7 @@ def judgements() -> dict[tuple[str, str, str], tuple[str, str]]:
     }
 
 
-def page_of(outcomes: list[tuple[Mutant, str]], seed: int, budget_s: float) -> str:
+def page_of(outcomes: list[tuple[Mutant, str]], each: int, seed: int, budget_s: float) -> str:
     """Return the page of the documentation."""
     judged = judgements()
     rows = []
@@ -504,7 +504,7 @@ def page_of(outcomes: list[tuple[Mutant, str]], seed: int, budget_s: float) -> s
     text = (Path(__file__).parent / "mutants_page.md").read_text("utf-8")
     return text.format(
         mutants=len(outcomes),
-        each=max(Counter(mutant.path.split("/")[1] for mutant, _ in outcomes).values()),
+        each=each,
         seed=seed,
         budget_s=budget_s,
         rooms="\n".join(_by_room(outcomes)),
