@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import itertools
 import json
+import logging
 import os
 import signal
 import sys
@@ -159,6 +160,7 @@ def _dask_client(address: str | None) -> Iterator[Any]:
     import dask
     import distributed
 
+    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)  # tracebacks of lost schedulers
     address = address or dask.config.get("scheduler-address", None)
     if address is None:
         try:
