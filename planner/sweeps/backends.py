@@ -160,7 +160,7 @@ def _dask_client(address: str | None) -> Iterator[Any]:
     import dask
     import distributed
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)  # tracebacks of lost schedulers
+    logging.getLogger("distributed.client").disabled = True  # tracebacks of a lost scheduler
     address = address or dask.config.get("scheduler-address", None)
     if address is None:
         try:

@@ -13,16 +13,22 @@ from tests.golden.write import ANSWERS, KEPT_MOMENTS, answer, questions
 DIGITS = 1e-12
 """Relative difference that other processors' vector instructions may cause."""
 
+WORK, TIES = ("num_candidates", "num_estimated", "count"), 8
+"""Numbers of layouts, and how many of them the last digit of a bound may keep or leave out."""
+
 QUESTIONS = questions()
 
 
 def assert_same(now: Any, kept: Any, where: str = "") -> None:
-    """Equal structure, words and counts; equal numbers but for the last digits of a double."""
+    """Equal structure and words; equal numbers but for the last digits of a double, and ties."""
     assert type(now) is type(kept), where
     if isinstance(kept, dict):
         assert list(now) == list(kept), where
         for name in kept:
-            assert_same(now[name], kept[name], f"{where}.{name}")
+            if name in WORK and isinstance(kept[name], int):
+                assert abs(now[name] - kept[name]) <= TIES, f"{where}.{name}"
+            else:
+                assert_same(now[name], kept[name], f"{where}.{name}")
     elif isinstance(kept, list):
         assert len(now) == len(kept), where
         for i, (a, b) in enumerate(zip(now, kept, strict=True)):

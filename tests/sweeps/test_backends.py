@@ -190,15 +190,12 @@ def test_a_stop_between_two_answers_is_not_warned_of(
     assert [str(warning.message) for warning in recwarn] == []
 
 
-@pytest.mark.alone
-@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
-def test_a_dask_cluster_finds_the_same(tmp_path: Path) -> None:
-    asked = written(tmp_path, MANY)
-    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
-    assert done(asked, "--into", here, "--jobs", "2").returncode == 0
+@contextlib.contextmanager
+def dask_cluster(folder: Path, num_workers: int) -> Iterator[Path]:
+    """The scheduler's file of a cluster whose workers have one core each."""
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    file, quiet = tmp_path / "scheduler.json", {"stdout": subprocess.DEVNULL}
-    place = tmp_path / "worker"  # a worker of another folder: it has no file of the asker's
+    file, quiet = folder / "scheduler.json", {"stdout": subprocess.DEVNULL}
+    place = folder / "worker"  # workers of another folder: they have no file of the asker's
     place.mkdir()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     scheduler = subprocess.Popen(
@@ -213,13 +210,23 @@ def test_a_dask_cluster_finds_the_same(tmp_path: Path) -> None:
              "--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"],
             stderr=subprocess.DEVNULL, cwd=place, env=environment, **quiet,
         )
-        for _ in range(2)
+        for _ in range(num_workers)
     ]  # fmt: skip
     with ended(*workers, scheduler):
         began = time.monotonic()
         while not file.exists():
             assert time.monotonic() - began < LIMIT_S
             time.sleep(0.1)
+        yield file
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
+def test_a_dask_cluster_finds_the_same(tmp_path: Path) -> None:
+    asked = written(tmp_path, MANY)
+    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
+    assert done(asked, "--into", here, "--jobs", "2").returncode == 0
+    with dask_cluster(tmp_path, 2) as file:
         address = json.loads(file.read_text())["address"]
         limited = done(asked, "--into", there, "--backend", "dask", "--address", address,
                        "--limit", "100")  # fmt: skip
@@ -229,21 +236,20 @@ def test_a_dask_cluster_finds_the_same(tmp_path: Path) -> None:
     assert there.read_bytes() == here.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
-def test_a_cluster_of_one_core_answers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_one_core_answers_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The asker pretends to have other code: its worker must be the one that refuses it."""
-    from distributed import LocalCluster
-
     for module in (questions, answer_cells):
         monkeypatch.setattr(module, "fingerprint", lambda: "0" * 32)
-    alone = planner.sweep(**FEW, backend="sequential")
-    with LocalCluster(
-        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
-    ) as cluster:
-        assert alone.num_asked == 8
-        with pytest.raises(PlannerError, match="runs a different planner version"):
-            planner.sweep(**FEW, backend="dask", address=cluster.scheduler_address)
+    assert planner.sweep(**FEW, backend="sequential").num_asked == 8
+    with (
+        dask_cluster(tmp_path, 1) as file,
+        pytest.raises(PlannerError, match="runs a different planner version"),
+    ):
+        planner.sweep(**FEW, backend="dask", address=str(file))
 
 
 # --- what cannot be reached ------------------------------------------------------------------
