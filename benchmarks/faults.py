@@ -155,7 +155,8 @@ def own_codes(fault: str, command: Command, plain: int) -> set[int]:
     """Return the exit codes that belong to a fault."""
     stops = {"kill -9": 137, "SIGTERM": 143, "Ctrl-C": 130}
     refused = {"output on a full disk": 2, "old package": 2}
-    written = {"files on a full disk": 2, "read-only folder": 2} if command.output else {}
+    writes = command.output or " -o " in command.words
+    written = {"files on a full disk": 2, "read-only folder": 2} if writes else {}
     own = {**stops, **refused, **written}.get(fault, plain)
     return {own, 0} if fault == "reader gone" else {own}
 
