@@ -70,7 +70,7 @@ class Parameter:
         if self.choices and value not in self.choices:
             text = shorten(quote(value))
             raise LayoutError(f"{self.name} = {text!r} is not known; use {either(self.choices)}")
-        if value is None:
+        if value is None and self.default is None:
             return None
         if self.repeats:
             return self._several(value)
