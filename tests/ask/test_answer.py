@@ -117,7 +117,7 @@ def test_an_option_of_another_type_is_refused() -> None:
         planner.ask.why("gpt2", "polaris", workload=SHORT, layout=number)
     with pytest.raises(LayoutError, match=r"^alone = 3 is not True or False: "):
         planner.ask.zero("gpt2", "polaris", workload=SHORT, alone=number)
-    with pytest.raises(LayoutError, match=r"^grain = None is not a whole number: "):
+    with pytest.raises(LayoutError, match=r"^grain = 'None' is not a whole number: "):
         planner.ask.sequence("gpt2", "polaris", workload=SHORT, grain=nothing)
 
 
@@ -220,7 +220,6 @@ def test_one_text_is_one_of_several() -> None:
     with pytest.raises(LayoutError, match=r"^against = .* every value must be text or a machine"):
         planner.ask.machine("gpt2", "polaris", against=other, workload=SHORT)
     number: Any = 3
-    nothing: Any = None
     with pytest.raises(LayoutError, match=r"^also = '3': every value must be text"):
         planner.ask.change("gpt2", "polaris", also=number, workload=SHORT)
 
