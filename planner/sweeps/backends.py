@@ -124,8 +124,7 @@ def _end_with(parent: int) -> None:
 
 
 def _on_cluster(tasks: Sequence[Task], client: Any) -> Iterator[list[Answer]]:
-    """Keep two tasks at each core of the cluster, however many there are by then."""
-    # joblib would answer in this process if the cluster has one core
+    """Keep two tasks at each core of the cluster by then; joblib would not ask a single core."""
     from distributed import as_completed
 
     waiting, running = iter(tasks), as_completed(loop=client.loop)
