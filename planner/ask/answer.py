@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, shorten
 from planner.tables import Record, Table, Tabular
 
 Row = Record
@@ -56,7 +56,7 @@ class Answer(Tabular[Literal["rows"]]):
             return cls(**data)
         except (TypeError, ValueError, RecursionError) as error:
             raise DescriptionError(
-                f"not an answer: {error}; give the output of `planner ask --json`"
+                f"not an answer: {shorten(str(error), 200)}; give what `planner ask --json` prints"
             ) from None
 
     def to_csv(self) -> str:

@@ -14,7 +14,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine, Queue
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.errors import DescriptionError, EmitError
+from planner.errors import DescriptionError, EmitError, shorten
 from planner.tables import Record, Table, Tabular
 from planner.training.steps import node_hours, training_time
 from planner.training.whole_training import WholeTraining
@@ -263,7 +263,7 @@ class Plan(Tabular[PlanTable]):
             return plan
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise DescriptionError(
-                f"not a plan: {error}; give the output of `planner plan --json`"
+                f"not a plan: {shorten(str(error), 200)}; give the output of `planner plan --json`"
             ) from None
 
 

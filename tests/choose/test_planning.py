@@ -243,8 +243,17 @@ def test_estimate_equals_the_plan_s_row() -> None:
      ', "training": {"parts": [], "bill": 1, "notes": []}}'],
 )  # fmt: skip
 def test_text_that_is_no_plan(text: str) -> None:
-    with pytest.raises(DescriptionError, match="not a plan"):
+    with pytest.raises(DescriptionError, match="not a plan") as refused:
         Plan.from_json(text)
+    assert len(str(refused.value)) < 300
+
+
+def test_a_long_field_does_not_flood_the_refusal() -> None:
+    stated = json.loads(plan("gpt2", "polaris", nodes=1, workload=SMALL).to_json())
+    stated["recommended"]["netw" + "(" * 3000] = 1
+    with pytest.raises(DescriptionError, match=r"not a plan: .*\.\.\.; give") as refused:
+        Plan.from_json(json.dumps(stated))
+    assert len(str(refused.value)) < 300
 
 
 @pytest.mark.parametrize(
