@@ -124,7 +124,7 @@ def _end_with(parent: int) -> None:
 
 
 def _on_cluster(tasks: Sequence[Task], client: Any) -> Iterator[list[Answer]]:
-    """Keep two tasks at each core of the cluster by then; joblib would not ask a single core."""
+    """Keep two tasks at each core; joblib would answer here if the cluster has only one core."""
     from distributed import as_completed
 
     waiting, running = iter(tasks), as_completed(loop=client.loop)
