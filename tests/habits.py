@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,11 +26,14 @@ EMPTY = frozenset(_WORDS.split())
 """Participles and pronouns: meaningless as names of variables, parameters, functions, classes."""
 
 
-def sources() -> Iterator[tuple[str, ast.Module, str]]:
-    """Yield path, syntax tree and text of every module of the package."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        yield path.relative_to(PACKAGE.parent).as_posix(), ast.parse(text), text
+@functools.cache
+def sources() -> list[tuple[str, ast.Module, str]]:
+    """Return path, syntax tree and text of every module of the package."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    return [
+        (path.relative_to(PACKAGE.parent).as_posix(), ast.parse(text), text)
+        for path, text in texts.items()
+    ]
 
 
 def empty_names() -> list[str]:

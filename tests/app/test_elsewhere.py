@@ -82,6 +82,7 @@ def _run(texts: tuple[str, str]) -> tuple[Any, Any]:
     return json.loads(_printed([*words, "--json"])), names["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", _JOBS, ids=lambda query: "&".join(map("=".join, query.items())))
 def test_all_ways_to_a_plan_give_the_step_of_the_page(query: dict[str, str]) -> None:
     request = _request(query)
@@ -103,6 +104,7 @@ def _link(text: str) -> str:
     return line.split()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", _JOBS[1:4])
 def test_all_ways_to_a_layout_give_the_step_of_the_page(query: dict[str, str]) -> None:
     first = _request(query)

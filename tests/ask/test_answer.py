@@ -21,8 +21,6 @@ from planner.errors import DescriptionError, LayoutError, PlannerError
 from planner.show.answers import answer_table
 from tests.ask.jobs import OWN, SHORT
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Answer]:
@@ -37,6 +35,7 @@ def test_every_question_is_tried() -> None:
     assert called | {"Answer", "QUESTIONS"} == set(planner.ask.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_json_keeps_an_answer(name: str, answers: dict[str, Answer]) -> None:
     answer = answers[name]
@@ -45,6 +44,7 @@ def test_json_keeps_an_answer(name: str, answers: dict[str, Answer]) -> None:
     assert answer.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_an_answer_holds_what_was_asked(name: str, answers: dict[str, Answer]) -> None:
     asked = answers[name].asked
@@ -55,6 +55,7 @@ def test_an_answer_holds_what_was_asked(name: str, answers: dict[str, Answer]) -
         assert asked[one.name] == json.loads(json.dumps(given)), one.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_rows_are_flat_and_say_why(name: str, answers: dict[str, Answer]) -> None:
     answer = answers[name]
@@ -69,6 +70,7 @@ def test_rows_are_flat_and_say_why(name: str, answers: dict[str, Answer]) -> Non
             assert row[column] <= row[middle] <= row[high]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nodes", "zero", "host"])
 def test_a_job_asks_the_same(name: str, answers: dict[str, Answer]) -> None:
     """A job brings its nodes to the questions that have the option."""
@@ -80,6 +82,7 @@ def test_a_job_asks_the_same(name: str, answers: dict[str, Answer]) -> None:
     assert asked.get("nodes") == (None if name == "nodes" else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_verdict_is_a_sentence(name: str, answers: dict[str, Answer]) -> None:
     verdict = answers[name].verdict
@@ -89,6 +92,7 @@ def test_a_verdict_is_a_sentence(name: str, answers: dict[str, Answer]) -> None:
     assert not verdict[0].islower() or verdict.startswith(("gpt2", "fsdp2"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_csv_has_every_row(name: str, answers: dict[str, Answer]) -> None:
     answer = answers[name]
@@ -121,6 +125,7 @@ def test_an_option_of_another_type_is_refused() -> None:
         planner.ask.sequence("gpt2", "polaris", workload=SHORT, grain=nothing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_table_is_as_wide_as_its_titles(name: str, answers: dict[str, Answer]) -> None:
     table = answer_table(answers[name])
@@ -205,6 +210,7 @@ def test_what_is_beyond_an_option_is_refused(name: str, one: Parameter) -> None:
             QUESTIONS[name]("gpt2", "polaris", workload=SHORT, **{**OWN[name], one.name: value})
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_are_plain_in_an_answer() -> None:
     """As `for n in np.arange(...)` gives them."""
     two, factor = np.int64(2), np.float32(1.5)

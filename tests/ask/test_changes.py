@@ -8,9 +8,8 @@ import planner
 from planner import ask
 from tests.ask.jobs import SHORT
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_a_change_is_planned_anew() -> None:
     answer = ask.change("gpt2-xl", "polaris", nodes=2, workload=SHORT)
     rows = {row["change"]: row for row in answer.rows}
@@ -31,6 +30,7 @@ def test_a_change_is_planned_anew() -> None:
     assert rows["a batch of 128"]["tokens_per_s"] == pytest.approx(batch.tokens_per_s)
 
 
+@pytest.mark.slow
 def test_faster_parts_make_nothing_slower() -> None:
     answer = ask.change("gpt2-xl", "polaris", nodes=2, workload=SHORT, tolerance=0.0)
     rows = [row for row in answer.rows if row["kind"] == "machine"]
@@ -40,6 +40,7 @@ def test_faster_parts_make_nothing_slower() -> None:
     assert gains == sorted(gains, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_change_of_ones_own_and_one_that_is_none() -> None:
     answer = ask.change("gpt2", "polaris", workload=SHORT, also=("device.launch_s=9us",))
     assert "device.launch_s=9us" in [row["change"] for row in answer.rows[1:]]

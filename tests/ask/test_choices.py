@@ -16,8 +16,6 @@ from tests.ask.jobs import SHORT
 
 RISK = preferences().risk
 
-pytestmark = pytest.mark.slow
-
 
 def rate(plan: Plan) -> float:
     """Tokens per second of what is recommended, where that is safe."""
@@ -25,6 +23,7 @@ def rate(plan: Plan) -> float:
     return one.tokens_per_s if one and one.out_of_memory_probability <= RISK else 0.0
 
 
+@pytest.mark.slow
 def test_the_best_batch_is_the_nearest_of_those_that_are_fast_enough() -> None:
     job = Workload(sequence_length=4096, global_batch=100)
     best = {}
@@ -50,6 +49,7 @@ def test_the_best_batch_is_the_nearest_of_those_that_are_fast_enough() -> None:
     assert best[0.0] != best[0.5]
 
 
+@pytest.mark.slow
 def test_one_node_has_its_share_of_the_batch() -> None:
     job = Workload(sequence_length=1024, global_batch=96)
     answer = ask.network("gpt2-xl", "polaris", nodes=3, workload=job)
@@ -61,6 +61,7 @@ def test_one_node_has_its_share_of_the_batch() -> None:
     assert alone["tokens_per_s_per_device"] == pytest.approx(one.tokens_per_s / 4)
 
 
+@pytest.mark.slow
 def test_the_longest_sequence_as_one_would_run_it_is_run_so() -> None:
     job = Workload(sequence_length=4096, global_batch=16)
     answer = ask.sequence("llama-3-8b", "polaris", nodes=2, workload=job)
@@ -72,6 +73,7 @@ def test_the_longest_sequence_as_one_would_run_it_is_run_so() -> None:
         assert ("offload" in row["layout"] or "tp8" in row["layout"]) == is_odd
 
 
+@pytest.mark.slow
 def test_a_change_of_the_batch_is_compared_by_the_token() -> None:
     answer = ask.change("llama-3.2-1b", "polaris", nodes=2, workload=SHORT, frameworks="fsdp2")
     [row] = [row for row in answer.rows if row["change"] == "a batch of 128"]

@@ -15,8 +15,6 @@ from tests.ask.jobs import SHORT
 
 RISK = preferences().risk
 
-pytestmark = pytest.mark.slow
-
 
 def test_the_first_stage_that_is_safe_is_the_fastest_of_its_plan() -> None:
     job = Workload(sequence_length=2048, global_batch=64)

@@ -17,8 +17,6 @@ from tests.ask.jobs import SHORT, small_machine
 
 RISK = preferences().risk
 
-pytestmark = pytest.mark.slow
-
 
 def sensible(answer: planner.ask.Answer | planner.Plan, most_tp: int) -> bool:
     one = answer.recommended  # type: ignore[union-attr]
@@ -34,6 +32,7 @@ def sensible(answer: planner.ask.Answer | planner.Plan, most_tp: int) -> bool:
 # --- models -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_largest_model_is_that_of_all_plans() -> None:
     machine = small_machine()
     answer = ask.model("gpt2", machine, nodes=1, workload=SHORT)
@@ -82,6 +81,7 @@ def test_unknown_families_and_what_is_no_transformer() -> None:
 # --- sequences --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_longest_sequence_fits_and_a_longer_does_not() -> None:
     job, machine = Workload(sequence_length=4096, global_batch=8), small_machine()
     answer = ask.sequence("llama-3.2-3b", machine, workload=job)
@@ -95,6 +95,7 @@ def test_the_longest_sequence_fits_and_a_longer_does_not() -> None:
         assert (one is not None and one.out_of_memory_probability <= RISK) == fits
 
 
+@pytest.mark.slow
 def test_more_nodes_hold_longer_sequences() -> None:
     job = Workload(sequence_length=4096, global_batch=8)
     lengths = [
@@ -137,6 +138,7 @@ def test_a_coarse_grain_is_no_limit_of_the_job() -> None:
 # --- batches ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_best_batch_is_near_and_about_the_fastest() -> None:
     job = SHORT.replaced(global_batch=250)
     answer = ask.batch("gpt2-xl", "polaris", nodes=3, workload=job, within=1.2)
@@ -201,6 +203,7 @@ def test_the_next_larger_model_says_what_it_takes() -> None:
     assert re.search(r"The next, llama-2-70b, fits, but: .*offload [\w-]+\.$", answer.verdict)
 
 
+@pytest.mark.slow
 def test_a_longer_sequence_that_was_seen_is_not_passed_over() -> None:
     """Sequences that one would run may stop and go on: 12 on a node of Aurora did."""
     job = Workload(sequence_length=4096, global_batch=12)

@@ -25,8 +25,6 @@ from tests.ask.jobs import SHORT, small_machine
 
 RISK = preferences().risk
 
-pytestmark = pytest.mark.slow
-
 JOB = Workload(sequence_length=2048, global_batch=64, tokens=2e9)
 MODEL = "llama-2-13b"
 
@@ -72,6 +70,7 @@ def first(every: dict[int, Plan], holds: Any) -> int | None:
     return next((n for n, answer in every.items() if holds(answer)), None)
 
 
+@pytest.mark.slow
 def test_fewest_nodes_are_those_of_all_plans(every: dict[int, Plan]) -> None:
     answer = ask.nodes(MODEL, small_machine(), workload=JOB)
     assert answer.asked["fewest"] == {
@@ -82,6 +81,7 @@ def test_fewest_nodes_are_those_of_all_plans(every: dict[int, Plan]) -> None:
     assert answer.asked["fewest"]["sensible"] > 1
 
 
+@pytest.mark.slow
 def test_rows_are_the_plans(every: dict[int, Plan]) -> None:
     answer = ask.nodes(MODEL, small_machine(), workload=JOB)
     for row in answer.rows:
@@ -109,6 +109,7 @@ def test_more_nodes_than_there_are_is_refused() -> None:
 # --- deadlines --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [3.0, 6.0])
 def test_a_deadline_is_kept_by_the_fewest_nodes(every: dict[int, Plan], days: float) -> None:
     answer = ask.deadline(MODEL, small_machine(), days=days, workload=JOB)
@@ -135,6 +136,7 @@ def test_the_interval_is_the_chance_to_be_late() -> None:
     assert chances == sorted(chances, reverse=True)
 
 
+@pytest.mark.slow
 def test_an_impossible_deadline_names_the_best(every: dict[int, Plan]) -> None:
     answer = ask.deadline(MODEL, small_machine(), days=0.5, workload=JOB)
     assert not answer.found
@@ -144,6 +146,7 @@ def test_an_impossible_deadline_names_the_best(every: dict[int, Plan]) -> None:
     assert answer.rows[-1]["nodes"] == 10
 
 
+@pytest.mark.slow
 def test_fewer_jobs_in_a_row_take_more_nodes_or_cannot_be(every: dict[int, Plan]) -> None:
     free = ask.deadline(MODEL, small_machine(), days=6.0, workload=JOB)
     jobs = {row["nodes"]: row["jobs"] for row in free.rows}
@@ -155,6 +158,7 @@ def test_fewer_jobs_in_a_row_take_more_nodes_or_cannot_be(every: dict[int, Plan]
     assert {row["nodes"]: row["jobs"] for row in fewer.rows}[found] < taken
 
 
+@pytest.mark.slow
 def test_hundreds_of_short_jobs_are_no_answer() -> None:
     """Polaris admits 5 to 9 nodes only in debug queues; 10 for three hours, 4 for a week."""
     asked: dict[str, Any] = {
@@ -188,6 +192,7 @@ def test_hundreds_of_short_jobs_are_no_answer() -> None:
             assert row["days"] == rows[row["nodes"]]["days"]
 
 
+@pytest.mark.slow
 def test_nodes_that_a_queue_of_long_jobs_admits_are_not_passed_over() -> None:
     """7 nodes are let into a queue of long jobs; 8, a power of two, into one of an hour alone."""
     machine = small_machine(32)
@@ -205,6 +210,7 @@ def test_nodes_that_a_queue_of_long_jobs_admits_are_not_passed_over() -> None:
     assert [tuple(part) for part in parts] == [tuple(range(1, 8)), tuple(range(8, 33))]
 
 
+@pytest.mark.slow
 def test_a_deadline_is_answered_with_the_nodes_that_keep_it(every: dict[int, Plan]) -> None:
     answer = ask.deadline(MODEL, small_machine(), days=6.0, workload=JOB)
     sure, likely = answer.asked["fewest"]["sure"], answer.asked["fewest"]["likely"]
@@ -272,6 +278,7 @@ def test_without_tokens_there_is_no_deadline() -> None:
 # --- cost -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_cheapest_is_that_of_all_plans(every: dict[int, Plan]) -> None:
     answer = ask.cheapest(MODEL, small_machine(), workload=JOB)
     costs = {n: hours_of(plan) for n, plan in every.items() if plan.recommended and safe(plan)}
@@ -280,6 +287,7 @@ def test_the_cheapest_is_that_of_all_plans(every: dict[int, Plan]) -> None:
     assert min(rows.values()) <= 1.05 * min(costs.values())
 
 
+@pytest.mark.slow
 def test_nodes_that_cost_about_as_much_are_told_of() -> None:
     answer = ask.cheapest(MODEL, small_machine(), workload=JOB)
     best = min(row["node_hours"] for row in answer.rows if row["fits"])
@@ -303,6 +311,7 @@ def test_nodes_that_cost_about_as_much_are_told_of() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_first_page_has_the_jobs_and_node_hours_of_the_question(
     every: dict[int, Plan],
 ) -> None:
@@ -331,6 +340,7 @@ def test_price_and_energy_are_node_hours_times_what_was_said() -> None:
         assert row["energy_kWh"] == pytest.approx(1.2 * row["node_hours"])
 
 
+@pytest.mark.slow
 def test_a_deadline_may_cost_node_hours() -> None:
     free = ask.cheapest(MODEL, small_machine(), workload=JOB)
     bound = ask.cheapest(MODEL, small_machine(), workload=JOB, days=2.5)
@@ -363,6 +373,7 @@ def test_efficiency_is_tokens_per_second_and_node(kind: Any) -> None:
         assert row["global_batch"] == 64 * (row["nodes"] if kind == "weak" else 1)
 
 
+@pytest.mark.slow
 def test_the_knee_is_the_last_that_is_efficient_enough() -> None:
     for percent in (20.0, 60.0, 95.0):
         answer = ask.scaling("gpt2", "polaris", workload=SHORT, most_nodes=32, efficiency=percent)
@@ -387,6 +398,7 @@ def test_no_batch_is_beyond_the_largest() -> None:
     assert not any("a batch of" in row["change"] for row in changed.rows)
 
 
+@pytest.mark.slow
 def test_the_best_machine_is_that_of_its_plans() -> None:
     names = ("dgx-h100", "vsc-5")
     answer = ask.machine(MODEL, "polaris", against=names, nodes=4, workload=JOB)
@@ -406,6 +418,7 @@ def test_the_best_machine_is_that_of_its_plans() -> None:
     assert {row["nodes"] for row in cheap.rows} == {4}
 
 
+@pytest.mark.slow
 def test_a_described_machine_is_compared_by_its_own_name() -> None:
     wider = planner.load_machine("polaris", ("node.nic_bytes_per_s=50GB/s",)).replaced(name="wider")
     answer = ask.machine(MODEL, "polaris", against=(wider, "vsc-5"), nodes=2, workload=JOB)

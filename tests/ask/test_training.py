@@ -20,8 +20,6 @@ from planner.training.resilience.start import restart_s, start_up
 from planner.units import format_seconds
 from tests.ask.jobs import SHORT
 
-pytestmark = pytest.mark.slow
-
 JOB = Workload(sequence_length=2048, global_batch=64, tokens=2e9)
 MODEL, MACHINE = "llama-2-7b", "polaris"
 
@@ -35,6 +33,7 @@ def recommended(nodes: int, **more: Any) -> tuple[Scenario, Layout]:
     return scenario, one.layout
 
 
+@pytest.mark.slow
 def test_rows_of_checkpoints_are_the_formulas() -> None:
     answer = ask.checkpoints(MODEL, MACHINE, nodes=4, workload=JOB)
     scenario, layout = recommended(4)
@@ -65,6 +64,7 @@ def test_rows_of_checkpoints_are_the_formulas() -> None:
         assert sum(parts) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_what_is_stated_of_failures_is_taken() -> None:
     answer = ask.checkpoints(
         MODEL,
@@ -84,6 +84,7 @@ def test_what_is_stated_of_failures_is_taken() -> None:
     assert row["restart_s"] == pytest.approx(float(again))
 
 
+@pytest.mark.slow
 def test_checkpoints_over_node_counts() -> None:
     answer = ask.checkpoints(MODEL, MACHINE, nodes=1, most_nodes=4, workload=JOB)
     assert sorted({row["nodes"] for row in answer.rows}) == [1, 2, 4]
@@ -123,6 +124,7 @@ def test_machines_without_file_systems_save_too() -> None:
     assert [row["way"] for row in answer.rows][:2] == ["files", "files, asynchronous"]
 
 
+@pytest.mark.slow
 def test_rows_of_startup_are_the_formulas() -> None:
     answer = ask.startup(
         MODEL, MACHINE, nodes=2, most_nodes=4, loading="sharded", compile_s=30.0, workload=JOB

@@ -145,7 +145,6 @@ def keys(layouts: Layouts) -> set[tuple[int, ...]]:
     return set(map(tuple, np.stack(np.broadcast_arrays(*columns), axis=-1).tolist()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_search_lists_what_estimate_accepts_or_names_a_reason(name: str) -> None:
     reasons: Counter[str] = Counter()

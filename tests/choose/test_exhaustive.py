@@ -118,7 +118,6 @@ def best(found: Candidates) -> float:
     return float(np.min(found.estimates.step_time_s, initial=np.inf))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_nothing_legal_is_faster_than_what_is_found(name: str) -> None:
     model, place, changed, nodes, batch, tokens, frameworks = WORLDS[name]

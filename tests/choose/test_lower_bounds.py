@@ -41,7 +41,6 @@ def test_every_candidate_takes_at_least_its_bounds(name: str) -> None:
     assert np.max(step_time_lower_bound_s(asked, layouts, final=True) / time_s) > 0.6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_so_does_what_is_tried_further(name: str) -> None:
     model, framework, machine, job, world = JOBS[name]

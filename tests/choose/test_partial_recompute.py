@@ -81,7 +81,6 @@ def fastest(estimates: Estimates) -> dict[tuple[int, ...], float]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_fastest_is_that_of_trying_every_number_and_every_set(name: str) -> None:
     scenario = scenario_of(name)
@@ -106,7 +105,6 @@ def test_the_fastest_is_that_of_trying_every_number_and_every_set(name: str) -> 
     assert np.any(partly.recomputes_partly | (partly.recompute_modules > 0))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_fastest_safe_one_is_that_of_trying_every_number_and_every_set(name: str) -> None:
     """The fewest layers that fit fill the device; those that fit safely are tried as well."""
@@ -133,7 +131,6 @@ def test_selective_recompute_that_frees_nothing_is_not_tried() -> None:
     assert np.any(eager.recomputes_selectively & (eager.recompute_modules == 0))
 
 
-@pytest.mark.slow
 def test_modules_that_8_bit_training_does_not_repeat_are_not_tried() -> None:
     latent = scenario_of("latent", precision="fp8")
     hopper = load_machine("dgx-h100", ("device.memory_bytes=28GB",))

@@ -41,8 +41,13 @@ def said(one: Estimate | None) -> tuple[str, str] | None:
     return None if one is None else (one.framework, str(one.layout))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("dense", "offload") else pytest.param(name, marks=pytest.mark.slow)
+        for name in JOBS
+    ],
+)
 def test_bounds_change_no_answer(name: str) -> None:
     (all_found, job), (found, _) = found_of(name, sys.maxsize), found_of(name, 0)
     assert said(recommend(found.values())) == said(recommend(all_found.values()))

@@ -34,7 +34,6 @@ RISK = preferences().risk
 TOLERANCE = preferences().tolerance
 
 # whole searches of several jobs
-pytestmark = pytest.mark.slow
 JOBS = {
     "dense": ("llama-3-8b", "polaris", 2, Workload(global_batch=16)),
     "short of memory": ("mistral-7b", "vsc-5", 2, Workload(global_batch=16, sequence_length=4096)),
@@ -143,6 +142,7 @@ def test_offload_on_a_single_card_is_found() -> None:
     assert answer.recommended.layout.offload != "none"
 
 
+@pytest.mark.slow
 def test_tensor_parallelism_stays_where_devices_are_wired() -> None:
     # two nodes of eight: by the estimate tp 16 is faster, and nobody runs it
     answer = plan(

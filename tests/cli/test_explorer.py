@@ -20,6 +20,7 @@ from tests import ROOT
 from tests.hub import TOKEN, serving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", [False, True])
 def test_visitors_read_the_hub_with_the_owners_token_only_if_it_is_lent(
     flag: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -85,6 +86,7 @@ def test_a_proxy_names_its_path_and_its_host(url: str, path: str, host: str) -> 
     assert hosts == ([f"--browser.serverAddress={host}"] if host else [])
 
 
+@pytest.mark.slow
 def test_pages_answer_below_the_path_and_sigterm_ends_the_server(tmp_path: Path) -> None:
     pytest.importorskip("streamlit", reason="no streamlit: pip install '.[app]'")
     with socket.socket() as probe:

@@ -52,6 +52,7 @@ def _agrees(machine: str, files: Files) -> None:
 WRITING = [n for n in names("framework") if load_framework(n).configuration != NO_FILES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", WRITING)
 def test_readme_and_job_script_set_the_same_environment(framework: str) -> None:
     written = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -75,6 +76,12 @@ def width(interval: tuple[float, float]) -> float:
     return math.log(interval[1] / interval[0])
 
 
+@functools.cache
+def probes() -> tuple[Probe, ...]:
+    """Probes of three jobs, of which each is planned once."""
+    return tuple(_probes())
+
+
 def _probes() -> Iterator[Probe]:
     for model, machine, nodes, batch in (
         ("llama-3-8b", "polaris", 16, 256),
@@ -85,14 +92,12 @@ def _probes() -> Iterator[Probe]:
         yield Job(model, machine, nodes=nodes, workload=workload, frameworks="fsdp2").probe()
 
 
-PROBES = list(_probes())
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("rates", [(0.8, 1.0), (1.0, 0.8), (0.9, 0.7), (1.1, 1.2), (1.0, 1.0)])
 def test_the_interval_after_a_probe_is_narrower_and_contains_the_truth(
     rates: tuple[float, float], tmp_path: Path
 ) -> None:
-    for probe in PROBES:
+    for probe in probes():
         folder = tmp_path / probe.job.model.name
         machine = world(probe.job.machine, *rates)
         write_logs(probe, folder, machine)
@@ -105,10 +110,11 @@ def test_the_interval_after_a_probe_is_narrower_and_contains_the_truth(
         assert error < max(before, 0.02)
 
 
+@pytest.mark.slow
 def test_a_probe_brings_about_what_it_promised(tmp_path: Path) -> None:
     ratios = []
     for number, (rate, links) in enumerate([(0.9, 1.0), (1.0, 0.8), (1.05, 1.1), (0.95, 0.9)]):
-        for probe in PROBES:
+        for probe in probes():
             folder = tmp_path / f"{number}-{probe.job.model.name}"
             write_logs(probe, folder, world(probe.job.machine, rate, links))
             answer = corrected(probe, learn_from(folder, machine=probe.job.machine))
@@ -127,7 +133,7 @@ def test_a_probe_brings_about_what_it_promised(tmp_path: Path) -> None:
 def test_a_probe_tells_slow_kernels_from_slow_links(
     rates: tuple[float, float], cause: str, suspect: str, tmp_path: Path
 ) -> None:
-    probe = PROBES[0]
+    probe = probes()[0]
     write_logs(probe, tmp_path, world(probe.job.machine, *rates))
     learned = learn_from(tmp_path, machine=probe.job.machine)
     scenario = replace(probe.job.scenario_of(probe.target), experience=learned.experience)
@@ -138,7 +144,7 @@ def test_a_probe_tells_slow_kernels_from_slow_links(
 
 
 def test_a_probe_anchors_memory(tmp_path: Path) -> None:
-    probe = PROBES[0]
+    probe = probes()[0]
     write_logs(probe, tmp_path, probe.job.machine, memory=1.08)
     learned = learn_from(tmp_path, machine=probe.job.machine)
     assert learned.num_weighed == len(probe.runs)
@@ -147,7 +153,7 @@ def test_a_probe_anchors_memory(tmp_path: Path) -> None:
 
 
 def test_a_run_that_failed_does_not_spoil_the_others(tmp_path: Path) -> None:
-    probe = PROBES[0]
+    probe = probes()[0]
     write_logs(probe, tmp_path, probe.job.machine)
     (tmp_path / "1" / "run.log").unlink()
     (tmp_path / "2" / "run.log").write_text("torch.OutOfMemoryError: CUDA out of memory\n")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.golden.moments import moments
-from tests.golden.write import ANSWERS, KEPT_MOMENTS, answer, questions
+from tests.golden.write import ANSWERS, KEPT_FIGURES, KEPT_MOMENTS, answer, questions
 
 DIGITS = 1e-12
 """Relative difference that other processors' vector instructions may cause."""
@@ -17,6 +17,7 @@ WORK, TIES = ("num_candidates", "num_estimated", "count"), 8
 """Numbers of layouts, and how many of them the last digit of a bound may keep or leave out."""
 
 QUESTIONS = questions()
+SLOW = ("plan-", "ask-change")
 
 
 def assert_same(now: Any, kept: Any, where: str = "") -> None:
@@ -42,13 +43,20 @@ def assert_same(now: Any, kept: Any, where: str = "") -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name.startswith("plan-") else name
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith(SLOW) else name
         for name in QUESTIONS
     ],
 )
 def test_the_answer_is_the_same(name: str) -> None:
     kept = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
     assert_same(answer(QUESTIONS[name]), kept)
+
+
+def test_figures_show_the_same_numbers() -> None:
+    pytest.importorskip("plotly")
+    from tests.golden.figures import drawn
+
+    assert_same(drawn(), json.loads(KEPT_FIGURES.read_text(encoding="utf-8")))
 
 
 def test_there_are_sixty_questions_and_no_other_answers() -> None:

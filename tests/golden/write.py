@@ -1,4 +1,4 @@
-"""Answer every question of questions.toml and write the answers beside it.
+"""Answer every question of questions.toml, draw figures, and write what they say beside it.
 
 python -m tests.golden.write          # or `make golden`
 """
@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli import main
+from tests.golden.figures import drawn
 from tests.golden.moments import moments
 
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
 KEPT_MOMENTS = HERE / "moments.json"
+KEPT_FIGURES = HERE / "figures.json"
+KINDS = {"plan": ["--top", "3", "--json"], "estimate": ["--json"], "ask": ["--json"]}
 
 
 def questions() -> dict[str, list[str]]:
@@ -26,7 +29,7 @@ def questions() -> dict[str, list[str]]:
     table = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
     return {
         f"{command}-{name}": [command, *shlex.split(line), *options]
-        for command, options in (("plan", ["--top", "3", "--json"]), ("estimate", ["--json"]))
+        for command, options in KINDS.items()
         for name, line in table[command].items()
     }
 
@@ -51,11 +54,17 @@ def write() -> None:
     for name, arguments in asked.items():
         text = json.dumps(answer(arguments), indent=1)
         (ANSWERS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    rows = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in moments().items()]
-    KEPT_MOMENTS.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    _write_lines(KEPT_MOMENTS, moments())
+    _write_lines(KEPT_FIGURES, drawn())
     for path in ANSWERS.glob("*.json"):
         if path.stem not in asked:
             path.unlink()
+
+
+def _write_lines(file: Path, table: dict[str, Any]) -> None:
+    """Write a table as JSON, a line an entry."""
+    rows = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in table.items()]
+    file.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from planner.describe.workload import Workload
 from planner.show.answers import answer_table
 from planner.show.figures.curves import answer_figure
 
-pytestmark = pytest.mark.slow
 JOB = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
 WITH_FIGURE = {
     "nodes": {"most_nodes": 4},
@@ -28,6 +27,7 @@ WITH_FIGURE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_FIGURE)
 def test_a_figure_shows_the_rows(name: str) -> None:
     answer = QUESTIONS[name]("gpt2", "polaris", workload=JOB, **WITH_FIGURE[name])

@@ -50,7 +50,6 @@ from tests.contrast import contrast
 from tests.descriptions import scenario
 
 # figures of whole plans
-pytestmark = pytest.mark.slow
 _JOB = Workload(global_batch=64, sequence_length=4096)
 
 
@@ -318,6 +317,7 @@ _DEEP = Layout(
 _LONG = Layout(tp=4, dp=2, grad_accumulation=40_000, zero_stage=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spread", "model", "machine"),
     [

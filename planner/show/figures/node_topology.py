@@ -9,7 +9,7 @@ from planner.describe.machine import Machine
 from planner.show.figures.figure_registry import figure_of
 from planner.show.figures.frame import Drawing, framed
 from planner.show.figures.palette import BLUE, GREEN, GREY, ORANGE, PINK
-from planner.units import format_rate
+from planner.units import counted, format_rate
 
 _LINKS = {
     "fabric": ("between devices", BLUE, "solid", 3),
@@ -50,13 +50,13 @@ def topology(machine: Machine) -> Drawing:
     figure.update_yaxes(visible=False, scaleanchor="x")
     figure.update_layout(hovermode="closest")
     links = "; ".join(
-        f"{len(edges)} links {_LINKS[kind][0]} with {format_rate(rate)}"
+        f"{counted(len(edges), 'link')} {_LINKS[kind][0]} with {format_rate(rate)}"
         for (kind, rate), edges in sorted(kinds.items())
     )
     return Drawing(
         figure,
-        f"One node of {machine.name}: {machine.node.num_devices} devices, "
-        f"{machine.node.num_nics} network interfaces. Per direction: {links}.",
+        f"One node of {machine.name}: {counted(machine.node.num_devices, 'device')}, "
+        f"{counted(machine.node.num_nics, 'network interface')}. Per direction: {links}.",
     )
 
 

@@ -246,6 +246,7 @@ def test_a_faster_framework_without_files_is_named() -> None:
     assert plan_job(job(16, 1024)).files_note == ""
 
 
+@pytest.mark.slow
 def test_a_remembered_neighbour_changes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     alternatives._remembered.cache_clear()
     fresh = [plan_job(job(nodes, 64)).to_json() for nodes in (5, 9)]

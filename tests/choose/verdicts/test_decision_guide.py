@@ -19,7 +19,6 @@ JOBS = list(csv.DictReader((FOLDER / "jobs.csv").read_text("utf-8").splitlines()
 """All eight cases, as nine: devices of one node are wired fast or slowly."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job['advice']}-{job['model']}")
 def test_answer_and_guide_agree_or_say_why(job: dict[str, str]) -> None:
     own = FOLDER / job["model"]

@@ -16,7 +16,6 @@ from tests.descriptions import searched
 RISK = preferences().risk
 
 # whole plans of several models
-pytestmark = pytest.mark.slow
 NAMES = [
     "single device",
     "DDP",

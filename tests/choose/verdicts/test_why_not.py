@@ -53,6 +53,7 @@ def of(plan: Plan, text: str, job: JobSpec = JOB) -> WhyNot:
     return why_not(job, plan, parse_layout(text))
 
 
+@pytest.mark.slow
 def test_every_listed_layout_gets_the_verdict_of_the_table(plan: Plan) -> None:
     best = plan.recommended
     assert best is not None

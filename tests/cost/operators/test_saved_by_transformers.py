@@ -121,6 +121,7 @@ def _tolerance(name: str) -> float:
     return 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CASES)
 def test_a_layer_saves_what_autograd_keeps(name: str) -> None:

@@ -37,6 +37,7 @@ def emitted(folder: Path, framework: str) -> Path:
     return config
 
 
+@pytest.mark.slow
 def test_a_sharding_py_is_what_the_plan_says_and_another_is_not(tmp_path: Path) -> None:
     config = emitted(tmp_path, "fsdp2")
     check = check_folder(tmp_path / "job", config)
@@ -47,6 +48,7 @@ def test_a_sharding_py_is_what_the_plan_says_and_another_is_not(tmp_path: Path) 
     assert not check_folder(tmp_path / "job", config).agrees
 
 
+@pytest.mark.slow
 def test_accelerate_is_what_the_plan_says(tmp_path: Path) -> None:
     assert check_folder(_job(tmp_path), tmp_path / "neox.json").agrees
 

@@ -22,7 +22,7 @@ from planner.errors import EmitError, LayoutError
 from planner.validate.train.run import RunOptions, case_line, run
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 FILE = Path(__file__).with_name("own_modules.py")
 
 

@@ -1,0 +1,104 @@
+"""Numbers of every figure: axes, traces and text alternative, of small plans and of machines.
+
+Colours, fonts and margins are left out: they may change without a number having moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import planner
+from planner import Layout, Workload, ask, figures
+from planner.evidence.learning import learn_from_text
+
+MOST = 12
+"""Values of a trace that are kept, evenly spread; their number is kept as well."""
+_DIGITS = 9
+_RUNS = (
+    "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,pp,zero_stage,micro_batch,"
+    "global_batch,step_time_s,peak_memory_gib,memory_kind,precision,flash_attention\n"
+    "one,Polaris,A100,8,Llama-3.2-1B,4096,FSDP2,8,1,1,3,2,64,3.1,19,nvidia-smi,bf16,yes\n"
+    "two,Polaris,A100,8,GPT-2 XL,1024,DDP,8,1,1,0,1,64,0.9,33,nvidia-smi,bf16,yes\n"
+    "three,Polaris,A100,16,Llama-3-8B,4096,Megatron-LM,4,4,1,1,1,64,6.5,34,nvidia-smi,bf16,yes\n"
+)
+
+
+def drawings() -> Iterator[tuple[str, Any]]:
+    """Yield every figure with a name."""
+    job = Workload(sequence_length=1024, global_batch=64, tokens=2e9)
+    data = planner.plan("llama-3.2-1b", "polaris", nodes=2, workload=job, frameworks="fsdp2")
+    deep = Layout(dp=2, tp=2, pp=4, schedule="1f1b", zero_stage=1, grad_accumulation=32)
+    piped = planner.estimate("llama-3.2-1b", "polaris", deep, workload=job, framework="megatron-lm")
+    for name in ("strategy_bars", "heatmap", "pareto", "whole_training", "host_bars"):
+        yield name, getattr(figures, name)(data)
+    where = {"model": "llama-3.2-1b", "machine": "polaris"}
+    for name in ("gantt", "link_loads", "memory_over_step", "stage_bars"):
+        yield name, getattr(figures, name)(data, piped, **where)
+    yield "waterfall", figures.waterfall(piped)
+    for axis in ("dp", "tp", "pp"):
+        yield f"rank_map {axis}", figures.rank_map(data, piped, axis, machine="polaris")
+    both = {"data": data.ranked[0], "deep": piped}
+    yield "memory_bars", figures.memory_bars(both, machine="polaris")
+    yield "time_bars", figures.time_bars(both)
+    for machine in ("polaris", "aurora", "dgx-gb200", "workstation-2x4090"):
+        yield f"topology {machine}", figures.topology(machine)
+        yield f"bandwidth {machine}", figures.bandwidth(machine)
+        yield f"times {machine}", figures.times(machine, "all-gather")
+    yield "data_picture", figures.data_picture("reduce-scatter")
+    learned = learn_from_text(_RUNS, "runs.csv")
+    yield "errors", figures.errors(learned)
+    yield "parity", figures.parity(learned)
+    for name, answer in (
+        ("scaling", ask.scaling("gpt2", "polaris", most_nodes=4, workload=job, frameworks="ddp")),
+        ("batch", ask.batch("gpt2", "polaris", within=2.0, workload=job, frameworks="ddp")),
+    ):
+        yield f"curve {name}", figures.curve(answer)
+
+
+def drawn() -> dict[str, Any]:
+    """Return the numbers of every figure."""
+    return {name: _numbers(figure.to_plotly_json()) for name, figure in drawings()}
+
+
+def _numbers(figure: dict[str, Any]) -> dict[str, Any]:
+    layout = figure["layout"]
+    axes = {
+        name: {key: _plain(axis[key]) for key in ("range", "type", "tickvals") if key in axis}
+        for name, axis in layout.items()
+        if name[1:].startswith("axis")
+    }
+    marks = [[_plain(each.get(key)) for key in "xy"] for each in layout.get("annotations", ())]
+    shapes = [
+        [_plain(each.get(key)) for key in ("x0", "x1", "y0", "y1")]
+        for each in layout.get("shapes", ())
+    ]
+    return {
+        "alt": layout["meta"]["alt"],
+        "axes": axes,
+        "annotations": _spread(marks),
+        "shapes": _spread(shapes),
+        "traces": [
+            {"name": trace.get("name"), **{key: _array(trace.get(key)) for key in "xyz"}}
+            for trace in figure["data"]
+        ],
+    }
+
+
+def _array(values: Any) -> Any:
+    return None if values is None else _spread([_plain(value) for value in values])
+
+
+def _spread(values: list[Any]) -> list[Any]:
+    """Return the number of values, then at most MOST of them."""
+    step = max(-(-len(values) // MOST), 1)
+    return [len(values), *values[::step]]
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers rounded to the digits that all processors agree on, lists of them alike."""
+    if isinstance(value, str | bool | None):
+        return value
+    if hasattr(value, "__iter__"):
+        return [_plain(each) for each in value]
+    return float(f"{float(value):.{_DIGITS}g}")
