@@ -42,7 +42,12 @@ ROOMS = (
     *("cost", "choose", "training", "evidence", "emitters"),
     *("ask", "describe", "validate", "show", "sweeps"),
 )
-TESTS = (*(f"tests/{room}" for room in ROOMS), "tests/golden", "tests/cli", "planner")
+_OTHERS = ("docs_console", "docs_questions", "docs_tables", "docs_tutorials", "figures", "fuzz")
+TESTS = (
+    *(f"tests/{room}" for room in (*ROOMS, "golden", "cli")),
+    *(f"tests/test_{name}.py" for name in (*_OTHERS, "job", "tables", "units")),
+    "planner",
+)
 _OPTIONS = ("-q", "-m", "not alone and not slow", "-p", "no:xdist", "-p", "no:cacheprovider")
 ALIVE = ("survived", "no test")
 PAGE = ROOT / "docs" / "reference" / "mutants.md"

@@ -1,0 +1,76 @@
+"""Traces of small models in this process: every way to shard, against the estimate.
+
+Large models are traced in a worker of their own, and take longer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from planner.describe.catalogue import load_model
+from planner.describe.layout import Layout
+from planner.validate.trace.compare import compare, report_text
+from planner.validate.trace.stage_trace import trace
+from planner.validate.trace.step import measure
+from planner.validate.trace.tracer import Tracer
+from tests.descriptions import scenario
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SIZES: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_heads": 4,
+    "head_dim": 16,
+    "ffn_size": 192,
+    "vocab_size": 256,
+    "dropout": 0.0,
+}
+PIPED: dict[str, Any] = {"pp": 2, "schedule": "1f1b", "grad_accumulation": 3}
+CASES: list[tuple[str, Layout, dict[str, Any]]] = [
+    ("gpt2", Layout(dp=2, zero_stage=1, grad_accumulation=2), {}),
+    ("gpt2", Layout(dp=4, dp_shard=2, zero_stage=2, recompute="selective", micro_batch=2), {}),
+    ("llama-3.2-1b", Layout(dp=4, zero_stage=3, reshard=2), {"framework": "fsdp2+chunked-loss=4"}),
+    ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **PIPED), {}),
+    ("llama-3.2-1b", Layout(dp=2, cp=2, zero_stage=3), {}),
+    ("llama-3.2-1b", Layout(dp=2, zero_stage=3), {"optimizer": "adam-8bit"}),
+    ("mixtral-8x7b", Layout(dp=2, tp=2, ep=4, sequence_parallel=True, zero_stage=3), {}),
+    ("mixtral-8x7b", Layout(dp=4, ep=2, zero_stage=2), {}),
+]
+
+
+class _Here(Tracer):
+    """Answers requests in this process, without the seconds that a worker needs to start."""
+
+    def __init__(self) -> None:
+        """Open no file for the messages of a worker."""
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {**measure(request), "torch": "this process's"}
+
+
+@pytest.mark.parametrize(("name", "layout", "changes"), CASES, ids=str)
+def test_a_small_trace_is_what_is_estimated(
+    name: str, layout: Layout, changes: dict[str, Any]
+) -> None:
+    """States to the byte, collectives too, activations and peaks within 3 %."""
+    model, sizes = load_model(name), {**SIZES, "num_kv_heads": 4 if name == "gpt2" else 2}
+    if model.experts is not None:
+        sizes["experts"] = model.experts.replaced(ffn_size=128, num_experts=4)
+    job = {"framework": "fsdp2", "global_batch": layout.global_batch, **changes}
+    asked = scenario(model.replaced(**sizes), machine="laptop", sequence_length=1024, **job)
+    for stage in range(layout.pp):
+        found = compare(asked, layout, trace(asked, layout, stage=stage, tracer=_Here()))
+        said = report_text(found)
+        parts = {part.name: part for part in found.parts}
+        for state in ("weights", "gradients", "optimizer_states"):
+            assert parts[state].traced_bytes == parts[state].estimated_bytes, said
+        for part in ("activations", "peak"):
+            assert abs(parts[part].error) < 0.03, said
+        for sent in found.collectives:
+            assert sent.count == sent.estimated_count, said
+            assert sent.traced_bytes == pytest.approx(sent.estimated_bytes, rel=0.01), said
