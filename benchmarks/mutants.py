@@ -1,13 +1,15 @@
 """Mutants: small errors, one at a time, and whether a test that runs the changed line fails.
 
-    python benchmarks/mutants.py --record     # which tests run which lines, and for how long
+    python benchmarks/mutants.py --record     # which quick tests run which lines, and for how long
+    python benchmarks/mutants.py --record --slow slow.json          # and which slow ones
     python benchmarks/mutants.py --each 10    # 10 of each room; prints the killed share by room
-    python benchmarks/mutants.py --each 50 --seed 404 --write       # and docs/reference/mutants.md
+    python benchmarks/mutants.py --each 20 --seed 77 --slow slow.json --write   # and mutants.md
 
 A mutant replaces one operator, comparison, constant or function in one place of one module. Tests
 are collected once. Each mutant then runs in a fork: the code of its functions is replaced and the
-tests that run its line follow, until one fails. What runs only at import is tried in a fork that
-imports the package anew. `judged_mutants.toml` says of survivors what became of them.
+tests that run its line follow, until one fails; what the quick tests let live is tried with the
+slow ones. What runs only at import is tried in a fork that imports the package anew.
+`judged_mutants.toml` says of survivors what became of them.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ TESTS = (
     *(f"tests/test_{name}.py" for name in (*_OTHERS, "job", "tables", "units")),
     "planner",
 )
-_OPTIONS = ("-q", "-m", "not alone and not slow", "-p", "no:xdist", "-p", "no:cacheprovider")
+_OPTIONS = ("-q", "-m", "not alone", "-p", "no:xdist", "-p", "no:cacheprovider")
+_SLOW = "by a slow test: "
 ALIVE = ("survived", "no test")
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
 JUDGED = ROOT / "benchmarks" / "judged_mutants.toml"
@@ -234,12 +237,13 @@ class _Clock:
         self.seconds[report.nodeid] += report.duration
 
 
-def record(file: Path) -> None:
-    """Run every test under coverage; write the seconds of each and the tests of each line."""
+def record(file: Path, kind: str) -> None:
+    """Run all tests of a kind under coverage; write their seconds, and the tests of each line."""
     clock, data = _Clock(), file.with_suffix(".coverage")
     os.environ["COVERAGE_FILE"] = str(data)
     options = ["--cov=planner", f"--cov-config={os.devnull}", "--cov-context=test"]
-    pytest.main([*options, "--cov-report=", *_OPTIONS, *TESTS], plugins=[clock])
+    marked = ("-m", f"not alone and {kind}")
+    pytest.main([*options, "--cov-report=", *_OPTIONS, *marked, *TESTS], plugins=[clock])
     measured = coverage.CoverageData(str(data))
     measured.read()
     tests = sorted(clock.seconds)
@@ -361,17 +365,25 @@ def _run(items: Iterable[pytest.Item]) -> str:
 class Bench:
     """Collected tests and what each of them runs."""
 
-    record: Record
+    records: Sequence[Record]
+    """Quick tests first, then slow ones."""
     items: dict[str, pytest.Item]
     functions: dict[str, list[FunctionType]]
     budget_s: float
 
     def outcome(self, mutant: Mutant) -> str:
         """Return the test that detects a mutant, `no test` or `survived`."""
-        tests = [t for t in self.record.tests(mutant, self.budget_s) if t in self.items]
+        quick = self._outcome(mutant, self.records[0])
+        for record in self.records[1:]:
+            if quick in ALIVE and (slow := self._outcome(mutant, record)) not in ALIVE:
+                return _SLOW + slow
+        return quick
+
+    def _outcome(self, mutant: Mutant, record: Record) -> str:
+        tests = [t for t in record.tests(mutant, self.budget_s) if t in self.items]
         if not tests:
             return "no test"
-        limit_s = 60 + 4 * int(sum(self.record.seconds[test] for test in tests))
+        limit_s = 60 + 4 * int(sum(record.seconds[test] for test in tests))
 
         def quick() -> str:
             if not exchange_code(mutant, self.functions[str(ROOT / mutant.path)]):
@@ -412,7 +424,9 @@ def _forked(task: Any, limit_s: int) -> str:
 class _Loop:
     """Pytest plugin that runs mutants in place of the collected tests."""
 
-    def __init__(self, chosen: list[Mutant], kept: Record, output: Path, budget_s: float) -> None:
+    def __init__(
+        self, chosen: list[Mutant], kept: Sequence[Record], output: Path, budget_s: float
+    ) -> None:
         self.chosen, self.kept, self.output, self.budget_s = chosen, kept, output, budget_s
         rows = output.read_text().splitlines() if output.exists() else []
         self.known = {tuple(key): end for *key, end in map(json.loads, rows)}
@@ -440,19 +454,21 @@ def main(
     only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
     budget_s: Annotated[float, typer.Option(help="Seconds of tests for one mutant.")] = 40,
     lines: Annotated[Path, typer.Option(help="What --record writes.")] = Path("lines.json"),
-    write: Annotated[bool, typer.Option("--record", help="Run all tests, keep lines.")] = False,
+    slow: Annotated[Path | None, typer.Option(help="The same of slow tests.")] = None,
+    write: Annotated[bool, typer.Option("--record", help="Run the tests, keep lines.")] = False,
     output: Annotated[
         Path, typer.Option(help="Kept results; what is there is not run again.")
     ] = Path("mutants.jsonl"),
     page: Annotated[bool, typer.Option("--write", help=f"Write {PAGE.name}.")] = False,
 ) -> None:
     """Run a sample of mutants; print the killed share by room, then the survivors."""
-    lines, output = lines.resolve(), output.resolve()
+    lines, output, slow = lines.resolve(), output.resolve(), slow and slow.resolve()
     os.chdir(ROOT)
     if write:
-        record(lines)
+        record(slow or lines, "slow" if slow else "not slow")
         return
-    loop = _Loop(draw(each, seed, only), Record.read(lines), output, budget_s)
+    kept = [Record.read(file) for file in (lines, slow) if file]
+    loop = _Loop(draw(each, seed, only), kept, output, budget_s)
     pytest.main([*_OPTIONS, *TESTS], plugins=[loop])
     print(report(loop.outcomes))
     if page:
@@ -468,17 +484,20 @@ def report(outcomes: list[tuple[Mutant, str]]) -> str:
 
 def _by_room(outcomes: list[tuple[Mutant, str]]) -> list[str]:
     """Return a table of killed counts by room."""
-    lines = ["| room | mutants | killed |", "|---|---:|---:|"]
-    for room in ROOMS:
-        ends = [end for mutant, end in outcomes if mutant.path.split("/")[1] == room]
+    lines = ["| room | mutants | killed by quick tests | by these or slow ones |"]
+    lines += ["|---|---:|---:|---:|"]
+    for room in (*ROOMS, "all"):
+        ends = [end for mutant, end in outcomes if room in ("all", mutant.path.split("/")[1])]
         if ends:
-            lines.append(f"| {room} | {len(ends)} | {_share(ends)} |")
-    return [*lines, f"| all | {len(outcomes)} | {_share([end for _, end in outcomes])} |"]
+            dead = [end for end in ends if end not in ALIVE]
+            quick = [end for end in dead if not end.startswith(_SLOW)]
+            shares = " | ".join(_share(len(each), len(ends)) for each in (quick, dead))
+            lines.append(f"| {room} | {len(ends)} | {shares} |")
+    return lines
 
 
-def _share(ends: list[str]) -> str:
-    dead = sum(end not in ALIVE for end in ends)
-    return f"{dead} ({100 * dead / len(ends):.0f} %)"
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.0f} %)"
 
 
 # --- the page ------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def random_jobs(count: int) -> list[JobSpec]:
 
 def test_every_faster_layout_has_a_reason_that_decides() -> None:
     num_faster = 0
-    for job in random_jobs(100):
+    for job in random_jobs(50):
         plan = plan_job(job)
         best = plan.recommended
         if best is None:
@@ -60,7 +60,7 @@ def test_every_faster_layout_has_a_reason_that_decides() -> None:
             ignored = [*causes, "effort", "spread"]
             assert pair[0].comes_before(chosen, job.tolerance, without=ignored), (job, reason)
         _check_sentence(plan, faster)
-    assert num_faster > 100
+    assert num_faster > 50
 
 
 def _check_sentence(plan: Plan, faster: list) -> None:  # type: ignore[type-arg]
