@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.golden.files import CASES, files
 from tests.golden.moments import moments
-from tests.golden.write import ANSWERS, KEPT_FIGURES, KEPT_MOMENTS, answer, questions
+from tests.golden.write import (
+    ANSWERS,
+    KEPT_FIGURES,
+    KEPT_FILES,
+    KEPT_MOMENTS,
+    answer,
+    questions,
+)
 
 DIGITS = 1e-12
 """Relative difference that other processors' vector instructions may cause."""
@@ -57,6 +65,13 @@ def test_figures_show_the_same_numbers() -> None:
     from tests.golden.figures import drawn
 
     assert_same(drawn(), json.loads(KEPT_FIGURES.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_files_are_the_same(name: str) -> None:
+    kept = json.loads(KEPT_FILES.read_text(encoding="utf-8"))
+    assert set(kept) == set(CASES)
+    assert files(name) == kept[name]
 
 
 def test_there_are_sixty_questions_and_no_other_answers() -> None:

@@ -1,4 +1,4 @@
-"""Answer every question of questions.toml, draw figures, and write what they say beside it.
+"""Answer every question of questions.toml, draw figures, emit files, and keep what they say.
 
 python -m tests.golden.write          # or `make golden`
 """
@@ -15,12 +15,14 @@ from typing import Any
 
 from planner.cli import main
 from tests.golden.figures import drawn
+from tests.golden.files import emitted
 from tests.golden.moments import moments
 
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
 KEPT_MOMENTS = HERE / "moments.json"
 KEPT_FIGURES = HERE / "figures.json"
+KEPT_FILES = HERE / "files.json"
 KINDS = {"plan": ["--top", "3", "--json"], "estimate": ["--json"], "ask": ["--json"]}
 
 
@@ -56,6 +58,7 @@ def write() -> None:
         (ANSWERS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     _write_lines(KEPT_MOMENTS, moments())
     _write_lines(KEPT_FIGURES, drawn())
+    KEPT_FILES.write_text(json.dumps(emitted(), indent=0) + "\n", encoding="utf-8")
     for path in ANSWERS.glob("*.json"):
         if path.stem not in asked:
             path.unlink()
