@@ -53,3 +53,10 @@ def test_the_nearest_as_good_is_within_the_tolerance_of_the_best() -> None:
     assert nearest_as_good(rates, 8, 2.0) == 8
     assert nearest_as_good({2: 1.0, 4: 1.0}, 3, 0.0) == 2
     assert nearest_as_good({}, 8, 0.05) is None
+
+
+def test_smallest_tries_the_neighbours_below_where_bisection_ends() -> None:
+    def holds(n: int) -> bool:
+        return n >= 40 or n in (37, 38)
+
+    assert smallest(range(1, 101), holds) == 37

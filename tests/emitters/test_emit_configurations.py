@@ -659,6 +659,9 @@ def test_megatron_expert_layers_between_dense_ones(tmp_path: Path) -> None:
     # transformers 5.23, modeling_qwen3_moe.py: experts where (layer + 1) % 3 == 0
     pattern = eval(given["moe-layer-freq"])
     assert pattern == [int((layer + 1) % 3 == 0) for layer in range(12)]
+    path.write_text(json.dumps({**config, "num_hidden_layers": 6}))
+    given = options(files_of(str(path), "perlmutter", 1, layout, "megatron-lm")["megatron.args"])
+    assert given["moe-layer-freq"] == "([0]*2+[1]*1)*2"
 
 
 @pytest.mark.parametrize(("passes", "merges"), [(4, True), (1, False)])

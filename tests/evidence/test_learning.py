@@ -96,6 +96,12 @@ def test_a_run_said_again_moves_the_estimate_towards_it_and_never_past_it() -> N
     assert steps[-1] == pytest.approx(SLOW, rel=0.04)
 
 
+def test_times_and_peaks_are_counted_apart() -> None:
+    assert (learned(csv_row("a", 5.0)).num_timed, learned(csv_row("a", 5.0)).num_weighed) == (1, 0)
+    peaks = learned(*(csv_row(name, "", memory=20, kind="nvidia-smi") for name in "ab"))
+    assert (peaks.num_timed, peaks.num_weighed) == (0, 2)
+
+
 def test_runs_that_agree_shrink_the_interval() -> None:
     widths = [width(ALONE)]
     widths += [width(after(*(csv_row(f"r{i}", SLOW) for i in range(n)))) for n in (1, 3, 10)]

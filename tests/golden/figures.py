@@ -51,6 +51,7 @@ def drawings() -> Iterator[tuple[str, Any]]:
     yield "parity", figures.parity(learned)
     for name, answer in (
         ("scaling", ask.scaling("gpt2", "polaris", most_nodes=4, workload=job, frameworks="ddp")),
+        ("change", ask.change("gpt2", "workstation-1x4090", workload=job.replaced(global_batch=8))),
         ("batch", ask.batch("gpt2", "polaris", within=2.0, workload=job, frameworks="ddp")),
     ):
         yield f"curve {name}", figures.curve(answer)

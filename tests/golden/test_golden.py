@@ -25,7 +25,6 @@ WORK, TIES = ("num_candidates", "num_estimated", "count"), 8
 """Numbers of layouts, and how many of them the last digit of a bound may keep or leave out."""
 
 QUESTIONS = questions()
-SLOW = ("plan-", "ask-change")
 
 
 def assert_same(now: Any, kept: Any, where: str = "") -> None:
@@ -51,7 +50,7 @@ def assert_same(now: Any, kept: Any, where: str = "") -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name.startswith(SLOW) else name
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith("plan-") else name
         for name in QUESTIONS
     ],
 )

@@ -241,6 +241,10 @@ def test_logarithmic_axes_have_round_ticks(low: float, high: float) -> None:
     assert any(low <= tick <= high for tick in ticks)
 
 
+def test_ticks_of_a_narrow_range_are_close_together() -> None:
+    assert log_ticks([97.0, 103.0]) == [97.0, 98.0, 99.0, 100.0, 101.0, 102.0, 103.0]
+
+
 def test_nothing_legal_is_drawn_as_such() -> None:
     found = layout_space(
         load_model("gpt2"),
@@ -487,6 +491,8 @@ def test_all_evidence_is_drawn_by_source_and_by_what_fits_have_seen() -> None:
         drawing = accuracy.spread(rows, what)
         _check(drawing)
         unseen, seen = drawing.figure.data
+        # a line where what was measured is what was estimated
+        assert (drawing.figure.layout.shapes[0].x0, drawing.figure.layout.shapes[0].x1) == (1, 1)
         assert len(unseen.x) == sum(bool(getattr(row, what)) for row in rows if not row.seen)
         assert len(seen.x) == sum(bool(getattr(row, what)) for row in rows if row.seen)
         assert len(drawing.figure.layout.yaxis.ticktext) <= 25

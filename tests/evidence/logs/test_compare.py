@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.describe.catalogue import load_machine
+from planner.describe.catalogue import load_machine, load_model
 from planner.errors import PlannerError
 from planner.evidence.logs.comparison import compare, compare_log, comparison_dict, comparison_text
 from planner.evidence.logs.log_job import read_job
@@ -289,3 +289,12 @@ def test_a_whole_multiple_of_the_estimate_is_explained_by_passes(
         each.sentence(result.measured) for each in result.explanations
     ]
     assert bool(result.explanations) is bool(passes)
+
+
+def test_a_comparison_is_of_the_model_that_it_names(log_path: Path) -> None:
+    printed = comparison_dict(compare_log(log_path, "polaris", {"dp": 4}))
+    for own in (load_model("gpt2"), load_model(printed["model"]).replaced(vocab_size=512)):
+        run = run_compared(printed, "run.json", model=own)
+        assert isinstance(run, Run)
+        expected = own if own.name == printed["model"] else load_model(printed["model"])
+        assert run.model == expected

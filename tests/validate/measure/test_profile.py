@@ -82,6 +82,21 @@ def test_a_profile_loads_wherever_a_machine_name_does(tmp_path: Path) -> None:
     assert loaded.device.memory_bytes.value == 16e9
 
 
+def test_copies_of_the_host_are_shared_on_a_cpu_and_grouped_products_are_no_faster() -> None:
+    from planner.validate.measure.profile import machine_of
+
+    measured = _measured()
+    measured["kernels"] |= {"host_copies": {"to": 9e9, "from": 7e9}, "grouped_gemm_fraction": 1.2}
+    shared = machine_of("mine", measured)
+    # both ranks of a CPU copy at once; an accelerator's copies are not the host's
+    assert shared.node.host_memory_bytes_per_s.value == 2 * 2e10
+    assert shared.device.grouped_gemm_fraction.value == 1.0
+    links = {name: figure for name, figure in _LINKS.items() if name[:5] != "start"}
+    other = machine_of("mine", {**_measured(links, "cuda"), "kernels": measured["kernels"]})
+    assert other.node.host_memory_bytes_per_s.value == 2e10
+    assert other.node.host_link_bytes_per_s.value == 7e9
+
+
 @pytest.mark.parametrize("runtime", ["cpu", "cuda"])
 def test_a_profile_gives_back_the_collectives_it_was_made_from(runtime: str) -> None:
     from planner.cost.network.topology import group_view

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from planner.validate.measure import quiet
 from planner.validate.measure.quiet import Load, repeat
 from planner.validate.ranks.rank import RankError
 
@@ -45,3 +49,13 @@ def test_a_call_whose_fastest_times_differ_is_refused() -> None:
     measured = repeat(lambda: [next(times) for _ in range(3)])
     with pytest.raises(RankError, match=r"differ by .* %, more than 50 %.* idle cores"):
         measured.checked()
+
+
+def test_busy_seconds_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """User, nice, system, interrupts and stolen time; neither idle nor waiting for disks."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    line = "cpu  100 20 30 5000 600 7 8 9 0 0\ncpu0 1 2 3\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_: line)
+    assert quiet._busy_s() == pytest.approx((100 + 20 + 30 + 7 + 8 + 9) / ticks)
+    monkeypatch.setattr(Path, "read_text", lambda *_: "no numbers")
+    assert quiet._busy_s() is None
