@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import importlib
 import importlib.abc
 import importlib.util
 import itertools
@@ -341,6 +342,18 @@ def _again(mutant: Mutant, tests: Sequence[str]) -> str:
     return (ends.failed or "import fails") if code else ""
 
 
+def _imported(mutant: Mutant) -> str:
+    """Import the mutated module; return what happens to those whose import fails."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "planner"]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Loader(mutant))
+    try:
+        importlib.import_module(mutant.module)
+    except Exception:
+        return "import fails"
+    return ""
+
+
 class _Ends:
     """Pytest plugin that keeps the name of the failed test."""
 
@@ -382,7 +395,7 @@ class Bench:
     def _outcome(self, mutant: Mutant, record: Record) -> str:
         tests = [t for t in record.tests(mutant, self.budget_s) if t in self.items]
         if not tests:
-            return "no test"
+            return _forked(lambda: _imported(mutant), 60) or "no test"
         limit_s = 60 + 4 * int(sum(record.seconds[test] for test in tests))
 
         def quick() -> str:
