@@ -23,13 +23,11 @@ def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     return importlib.import_module(request.param)
 
 
-@pytest.mark.slow
 def test_the_page_is_what_the_program_says(module: ModuleType) -> None:
     name = module.__name__
     assert module.page() == read(PAGES[name]), f"python benchmarks/{name}.py writes the page again"
 
 
-@pytest.mark.slow
 def test_a_figure_holds_or_has_a_reason(module: ModuleType) -> None:
     missed = [figure for figure in module.figures() if not figure.holds]
     assert [figure.what for figure in missed if figure.reason in ("", "not known")] == []

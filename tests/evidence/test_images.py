@@ -34,7 +34,6 @@ def images(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("whole.images")
 
 
-@pytest.mark.slow
 def test_rates_of_resnet_are_as_published(images: Any) -> None:
     """NVIDIA/DeepLearningExamples@729963dd, ResNet-50 v1.5: fp16 was fitted, the others not."""
     errors = {row: row.estimate() / row.images_per_s - 1 for row in images.RESNET}
@@ -45,7 +44,6 @@ def test_rates_of_resnet_are_as_published(images: Any) -> None:
     assert max(errors.values()) < 0.25
 
 
-@pytest.mark.slow
 def test_rates_of_an_encoder_decoder_are_as_published(images: Any) -> None:
     """NVIDIA/NeMo-Megatron-Launcher 23.03; nothing was fitted. Its gradients are reduced
     behind nothing (overlap_grad_sync off), which weighs on many GPUs."""

@@ -28,9 +28,6 @@ from planner.evidence.runs.run import Run
 from tests import ROOT
 from tests.descriptions import scenario
 
-# whole tables of papers
-pytestmark = pytest.mark.slow
-
 
 class Row(NamedTuple):
     """A row of the papers' tables."""
@@ -180,7 +177,6 @@ def test_selective_recompute_saves_what_the_paper_measured() -> None:
         assert gain == pytest.approx(full.step_s / selective.step_s, rel=0.06)
 
 
-@pytest.mark.slow
 def test_all_rows_ran_so_they_fit() -> None:
     # all but the row of 529.6 B on 640 GPUs, whose memory the papers do not state
     assert [row for row in ALL if not run(row).fits and row.dp != 640] == []

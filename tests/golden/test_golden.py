@@ -25,6 +25,11 @@ WORK, TIES = ("num_candidates", "num_estimated", "count"), 8
 """Numbers of layouts, and how many of them the last digit of a bound may keep or leave out."""
 
 QUESTIONS = questions()
+QUICK_PLANS = (
+    *("plan-laptop", "plan-single-device", "plan-tiles-of-pvc", "plan-tf32-encoder"),
+    *("plan-muon-tokens", "plan-nothing-fits", "plan-lora", "plan-one-node", "plan-two-nodes-a100"),
+    *("plan-frozen-embedding", "plan-large-pvc", "plan-wires", "plan-vision"),
+)
 
 
 def assert_same(now: Any, kept: Any, where: str = "") -> None:
@@ -50,7 +55,9 @@ def assert_same(now: Any, kept: Any, where: str = "") -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name.startswith("plan-") else name
+        pytest.param(name, marks=pytest.mark.slow)
+        if name.startswith("plan-") and name not in QUICK_PLANS
+        else name
         for name in QUESTIONS
     ],
 )

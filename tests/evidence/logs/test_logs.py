@@ -258,7 +258,6 @@ def test_refuses_a_huge_file_unread(tmp_path: Path) -> None:
         read_log(path)
 
 
-@pytest.mark.slow
 def test_a_long_line_does_not_hide_the_steps(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     steps = _many(MEGATRON, "ms", [100.0] * 6)
