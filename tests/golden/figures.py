@@ -15,7 +15,7 @@ from planner.evidence.learning import learn_from_text
 MOST = 12
 """Values of a trace that are kept, evenly spread; their number is kept as well."""
 _DIGITS = 9
-_RUNS = (
+RUNS = (
     "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,pp,zero_stage,micro_batch,"
     "global_batch,step_time_s,peak_memory_gib,memory_kind,precision,flash_attention\n"
     "one,Polaris,A100,8,Llama-3.2-1B,4096,FSDP2,8,1,1,3,2,64,3.1,19,nvidia-smi,bf16,yes\n"
@@ -46,7 +46,7 @@ def drawings() -> Iterator[tuple[str, Any]]:
         yield f"bandwidth {machine}", figures.bandwidth(machine)
         yield f"times {machine}", figures.times(machine, "all-gather")
     yield "data_picture", figures.data_picture("reduce-scatter")
-    learned = learn_from_text(_RUNS, "runs.csv")
+    learned = learn_from_text(RUNS, "runs.csv")
     yield "errors", figures.errors(learned)
     yield "parity", figures.parity(learned)
     for name, answer in (

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.golden.evidence import evidence
 from tests.golden.files import CASES, files
 from tests.golden.moments import moments
 from tests.golden.write import (
     ANSWERS,
+    KEPT_EVIDENCE,
     KEPT_FIGURES,
     KEPT_FILES,
     KEPT_MOMENTS,
@@ -64,6 +66,11 @@ def assert_same(now: Any, kept: Any, where: str = "") -> None:
 def test_the_answer_is_the_same(name: str) -> None:
     kept = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
     assert_same(answer(QUESTIONS[name]), kept)
+
+
+def test_logs_and_tables_say_the_same() -> None:
+    kept = json.loads(KEPT_EVIDENCE.read_text(encoding="utf-8"))
+    assert_same(json.loads(json.dumps(evidence())), kept)
 
 
 def test_figures_show_the_same_numbers() -> None:

@@ -1,4 +1,4 @@
-"""Answer every question of questions.toml, draw figures, emit files, and keep what they say.
+"""Answer the questions of questions.toml, compare logs, draw figures, emit files; keep it all.
 
 python -m tests.golden.write          # or `make golden`
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli import main
+from tests.golden.evidence import evidence
 from tests.golden.figures import drawn
 from tests.golden.files import emitted
 from tests.golden.moments import moments
@@ -21,6 +22,7 @@ from tests.golden.moments import moments
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
 KEPT_MOMENTS = HERE / "moments.json"
+KEPT_EVIDENCE = HERE / "evidence.json"
 KEPT_FIGURES = HERE / "figures.json"
 KEPT_FILES = HERE / "files.json"
 KINDS = {"plan": ["--top", "3", "--json"], "estimate": ["--json"], "ask": ["--json"]}
@@ -57,6 +59,7 @@ def write() -> None:
         text = json.dumps(answer(arguments), indent=1)
         (ANSWERS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     _write_lines(KEPT_MOMENTS, moments())
+    _write_lines(KEPT_EVIDENCE, evidence())
     _write_lines(KEPT_FIGURES, drawn())
     KEPT_FILES.write_text(json.dumps(emitted(), indent=0) + "\n", encoding="utf-8")
     for path in ANSWERS.glob("*.json"):
