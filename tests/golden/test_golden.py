@@ -10,12 +10,14 @@ import pytest
 from tests.golden.evidence import evidence
 from tests.golden.files import CASES, files
 from tests.golden.moments import moments
+from tests.golden.printed import CHECKED, COMMANDS, checked, printed
 from tests.golden.write import (
     ANSWERS,
     KEPT_EVIDENCE,
     KEPT_FIGURES,
     KEPT_FILES,
     KEPT_MOMENTS,
+    KEPT_TEXTS,
     answer,
     questions,
 )
@@ -66,6 +68,18 @@ def assert_same(now: Any, kept: Any, where: str = "") -> None:
 def test_the_answer_is_the_same(name: str) -> None:
     kept = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
     assert_same(answer(QUESTIONS[name]), kept)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_text_is_the_same(name: str) -> None:
+    assert printed(COMMANDS[name]) == json.loads(KEPT_TEXTS.read_text(encoding="utf-8"))[name]
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_the_check_is_the_same(name: str) -> None:
+    kept = json.loads(KEPT_TEXTS.read_text(encoding="utf-8"))
+    assert checked(name) == kept[f"check-{name}"]
+    assert set(kept) == {*COMMANDS, *(f"check-{each}" for each in CHECKED)}
 
 
 def test_logs_and_tables_say_the_same() -> None:

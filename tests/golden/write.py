@@ -18,6 +18,7 @@ from tests.golden.evidence import evidence
 from tests.golden.figures import drawn
 from tests.golden.files import emitted
 from tests.golden.moments import moments
+from tests.golden.printed import texts
 
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
@@ -25,6 +26,7 @@ KEPT_MOMENTS = HERE / "moments.json"
 KEPT_EVIDENCE = HERE / "evidence.json"
 KEPT_FIGURES = HERE / "figures.json"
 KEPT_FILES = HERE / "files.json"
+KEPT_TEXTS = HERE / "printed.json"
 KINDS = {"plan": ["--top", "3", "--json"], "estimate": ["--json"], "ask": ["--json"]}
 
 
@@ -61,7 +63,8 @@ def write() -> None:
     _write_lines(KEPT_MOMENTS, moments())
     _write_lines(KEPT_EVIDENCE, evidence())
     _write_lines(KEPT_FIGURES, drawn())
-    KEPT_FILES.write_text(json.dumps(emitted(), indent=0) + "\n", encoding="utf-8")
+    for file, table in ((KEPT_FILES, emitted()), (KEPT_TEXTS, texts())):
+        file.write_text(json.dumps(table, indent=0) + "\n", encoding="utf-8")
     for path in ANSWERS.glob("*.json"):
         if path.stem not in asked:
             path.unlink()
