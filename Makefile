@@ -9,7 +9,7 @@
 # make app    set up .venv with the explorer and open it in a browser
 # make accuracy DATA=FOLDER  score every measured run again, learn the intervals from them; writes
 #                docs/reference/accuracy.md and docs/reference/learning.md
-# make golden answer the kept questions of tests/golden again (only where numbers are meant to move)
+# make golden answer, draw, emit and print again what tests/golden keeps (only where it is meant to change)
 # make questions  run every command of docs/howto/questions.md and write the answers there again
 # make tutorials  run every command of docs/tutorials and README.md, write the outputs there again
 # make picture  photograph the explorer's answer to the README's example: docs/assets/first.png (needs chromium)

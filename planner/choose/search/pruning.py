@@ -67,9 +67,8 @@ def _leaves_wires(scenario: Scenario, layouts: Layouts) -> Mask:
 
 def _has_short_slices(scenario: Scenario, layouts: Layouts) -> Mask:
     """True if context parallelism has fewer tokens per slice than in common use."""
-    shortest = preferences().recommendation.min_slice_tokens.value
-    tokens = scenario.workload.sequence_length
-    return np.asarray((layouts.cp > 1) & (tokens < layouts.cp * shortest))
+    shortest = layouts.cp * preferences().recommendation.min_slice_tokens.value
+    return np.asarray((layouts.cp > 1) & (scenario.workload.sequence_length < shortest))
 
 
 def is_deep_pipeline(model: Model, pp: Int | int) -> Mask:
@@ -112,9 +111,8 @@ def estimate_promising(
     scenario: Scenario, layouts: Layouts, estimate: Estimator, scope: SearchScope
 ) -> tuple[Candidates, Pruner | None]:
     """Estimate the layouts that can be the fastest of their class, and keep their order."""
-    is_corrected = scenario.experience.step_time is not None or (
-        scenario.experience.memory is not None
-    )
+    runs = scenario.experience
+    is_corrected = runs.step_time is not None or runs.memory is not None
     if len(layouts) <= scope.exhaustive_up_to or is_corrected:
         return estimate(layouts), None
     pruner = Pruner(scenario, scope)
@@ -164,7 +162,7 @@ class Pruner:
         if not len(able):
             return able
         limits_s = self.limits_s()[classify_layouts(self.scenario, able)]
-        is_fast = step_time_lower_bound_s(self.scenario, able, final=True) <= limits_s
+        is_fast = (1 - 1e-7) * step_time_lower_bound_s(self.scenario, able, final=True) <= limits_s
         self.too_slow += int(np.count_nonzero(~is_fast))
         return able.take(np.flatnonzero(is_fast))
 
@@ -183,7 +181,9 @@ class _Rounds:
 
     def __init__(self, pruner: Pruner, layouts: Layouts) -> None:
         self.pruner, self.layouts, self.over = pruner, layouts, pruner.over(layouts)
-        self.bounds_s = step_time_lower_bound_s(pruner.scenario, layouts)
+        # fewer digits: ties must not depend on the last one, which differs between processors
+        bounds_s = (1 - 1e-7) * step_time_lower_bound_s(pruner.scenario, layouts)
+        self.bounds_s = bounds_s.astype(np.float32).astype(np.float64)
         self.classes = classify_layouts(pruner.scenario, layouts)
         columns = ("tp", "pp", "cp", "ep", "zero_stage", "offload")
         first, self.strategies = distinct(*(getattr(layouts, name) for name in columns))
@@ -254,11 +254,11 @@ class _Rounds:
 
 
 def _lowest(values: Float, able: Mask, count: int) -> Int:
-    """Rows of the `count` lowest values in the mask `able`."""
+    """Rows of the `count` lowest values in the mask `able`, and of those equal to the last."""
     rows = np.flatnonzero(able)
     if len(rows) <= count:
         return rows
-    return rows[np.argpartition(values[rows], count)[:count]]
+    return rows[values[rows] <= np.partition(values[rows], count - 1)[count - 1]]
 
 
 def _lowest_of_each(values: Float, classes: Int, count: int) -> Int:

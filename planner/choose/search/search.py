@@ -170,7 +170,7 @@ def exchange_heads(candidates: Candidates) -> Layouts:
         is_legal = legal_refined(scenario, exchanged)
         rows = rows[is_legal]
         time_s = layers_s(exchanged.take(np.flatnonzero(is_legal)))
-        is_faster = time_s < least_s[rows]
+        is_faster = time_s < (1 - 1e-9) * least_s[rows]  # no tie that the last digit decides
         best_size[rows[is_faster]], least_s[rows[is_faster]] = size, time_s[is_faster]
     changed = np.flatnonzero(best_size > 1)
     return replace(rings.take(changed), ulysses=best_size[changed])
