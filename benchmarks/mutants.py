@@ -209,7 +209,7 @@ class Record:
         return cls(kept["seconds"], lines)
 
     def tests(self, mutant: Mutant, budget_s: float) -> list[str]:
-        """Tests that run the line: one case of each test function first, quick ones first."""
+        """Tests that run the line: whole answers, then three cases of each, quick ones first."""
         rows = self.lines.get(mutant.path, {})
         start = _function_start(mutant)
         line = max((n for n in rows if start <= n <= mutant.line), default=0) if start else 0
@@ -220,9 +220,10 @@ class Record:
         keyed = []
         for test in sorted(shares, key=lambda t: (-shares[t], self.seconds[t], t)):
             function = test.split("[")[0]
-            keyed.append((cases[function] // 3, self.seconds[test], test))
+            is_part = not test.startswith("tests/golden")
+            keyed.append((is_part, cases[function] // 3, self.seconds[test], test))
             cases[function] += 1
-        order = [test for _, _, test in sorted(keyed)]
+        order = [test for *_, test in sorted(keyed)]
         sums = itertools.accumulate(self.seconds[test] for test in order)
         return [test for test, total in zip(order, sums, strict=True) if total <= budget_s]
 
@@ -465,7 +466,7 @@ def main(
     each: Annotated[int, typer.Option(help="Mutants of each room.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 9,
     only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
-    budget_s: Annotated[float, typer.Option(help="Seconds of tests for one mutant.")] = 40,
+    budget_s: Annotated[float, typer.Option(help="Seconds of tests for one mutant.")] = 60,
     lines: Annotated[Path, typer.Option(help="What --record writes.")] = Path("lines.json"),
     slow: Annotated[Path | None, typer.Option(help="The same of slow tests.")] = None,
     write: Annotated[bool, typer.Option("--record", help="Run the tests, keep lines.")] = False,

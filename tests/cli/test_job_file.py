@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli import FITS, WRONG_USE, main
+from planner.describe.catalogue import load_model
+from planner.show.descriptions import model_toml
 
 TEXT = """\
 model = "gpt2"
@@ -94,3 +96,26 @@ def test_a_wrong_file_is_one_sentence(text: str, message: str, file: str, capsys
     assert (code, out) == (WRONG_USE, "")
     assert err.startswith(f"planner: {message}")
     assert err.count("\n") == 1
+
+
+def test_files_that_a_job_names_lie_beside_it(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "mine.toml").write_text(model_toml(load_model("gpt2").replaced(num_layers=3)))
+    job = tmp_path / "job.toml"
+    job.write_text('model = "mine.toml"\nmachine = "polaris"\n[workload]\nglobal_batch = 16\n')
+    code, out, _ = run(capsys, "estimate", str(job), "--dp", "4", "-f", "ddp", "--json")
+    assert code == 0
+    beside = run(
+        capsys,
+        "estimate",
+        str(tmp_path / "mine.toml"),
+        "-m",
+        "polaris",
+        "--dp",
+        "4",
+        "-f",
+        "ddp",
+        "--global-batch",
+        "16",
+        "--json",
+    )
+    assert beside[1] == out

@@ -28,6 +28,8 @@ def test_a_window_that_a_fork_cannot_say_is_refused() -> None:
     case = ("mistral-7b", "polaris", 3, Layout(dp=12, zero_stage=1))
     args = files_of(*case, "megatron-lm", sequence_length=8192)["megatron.args"]
     assert "--window-size=4095,0\n" in args
+    args = files_of(*case, "megatron-lm", sequence_length=4096)["megatron.args"]
+    assert "--window-size" not in args
 
 
 def test_words_name_what_can_be_used() -> None:

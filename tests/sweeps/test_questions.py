@@ -134,3 +134,12 @@ def test_a_task_holds_what_its_questions_need_and_no_more() -> None:
     # a worker that is given one after the other reads most descriptions once
     places = [q.machine for task in made for q in task.questions]
     assert sum(a != b for a, b in itertools.pairwise(places)) == len(set(places)) - 1
+
+
+@pytest.mark.parametrize(("kind", "nodes"), [("plan", 1), ("estimate", None)])
+def test_a_plan_without_nodes_is_of_one(kind: str, nodes: int | None) -> None:
+    """The layout of an estimate states its ranks, and so its nodes."""
+    few = {key: value for key, value in FEW.items() if key not in ("nodes", "layout")}
+    layout = {} if kind == "plan" else {"layout": {"dp": 4}}
+    (question,) = list_questions(define_sweep({**few, "kind": kind, **layout})).questions
+    assert question.cells["nodes"] == nodes

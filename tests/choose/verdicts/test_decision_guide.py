@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
 from planner.choose.verdicts.decision_guide import GuideCase, apply_guide
 from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from tests.descriptions import scenario
 
@@ -69,3 +71,20 @@ def test_a_long_sequence_counts_in_the_layer() -> None:
         for length in (8192, 2**20)
     )
     assert (short, long) == (GuideCase.NODE_FAST, GuideCase.LAYER_TOO_LARGE)
+
+
+@pytest.mark.parametrize(
+    ("case", "layout", "holds"),
+    [
+        (GuideCase.NETWORK_SLOW, Layout(dp=4, tp=2, zero_stage=1), True),
+        (GuideCase.NETWORK_SLOW, Layout(dp=4, tp=2, zero_stage=2), False),
+        (GuideCase.NETWORK_SLOW, Layout(dp=4, zero_stage=1, offload="optimizer-cpu"), False),
+        (GuideCase.NETWORK_FAST, Layout(dp=4, zero_stage=3), True),
+        (GuideCase.LAYER_TOO_LARGE, Layout(tp=2), True),
+        (GuideCase.LAYER_TOO_LARGE, Layout(dp=2, zero_stage=3, tiles=4), True),
+        (GuideCase.LAYER_TOO_LARGE, Layout(dp=2, zero_stage=3), False),
+    ],
+    ids=str,
+)
+def test_a_layout_follows_the_guide_or_not(case: GuideCase, layout: Layout, holds: bool) -> None:
+    assert bool(np.all(case.value.holds(Layouts.of(layout)))) == holds

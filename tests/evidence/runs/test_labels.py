@@ -177,3 +177,4 @@ def test_memory_of_aurora_gpt_2b_as_its_script_runs_it(tmp_path: Path) -> None:
 
 def test_a_label_may_state_a_size_in_billions_of_parameters() -> None:
     assert (_size_of("gpt3-20b"), _size_of("bert-large")) == (20.0, None)
+    assert (_size_of("gpt 500m"), _size_of("moe 1.5t")) == (0.5, 1500.0)

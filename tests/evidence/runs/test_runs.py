@@ -965,3 +965,11 @@ def test_ends_count_as_layers_where_the_layers_alone_would_be_refused(
     else:
         assert slots == -1
         assert "does not divide the" in run.reason
+
+
+def test_a_batch_follows_from_micro_batches_accumulation_and_replicas(tmp_path: Path) -> None:
+    run = accepted(
+        tmp_path, micro_batch=2, grad_accum=3, dp=4, tp=1, pp=1, n_gpus=4, global_batch=""
+    )
+    assert run.workload.global_batch == 2 * 3 * 4
+    assert "global_batch missing: micro_batch * grad_accum * dp = 24" in run.assumed

@@ -66,6 +66,7 @@ def test_a_small_trace_is_what_is_estimated(
     for stage in range(layout.pp):
         found = compare(asked, layout, trace(asked, layout, stage=stage, tracer=_Here()))
         said = report_text(found)
+        assert f", {2 // layout.pp} layers, torch " in said
         parts = {part.name: part for part in found.parts}
         for state in ("weights", "gradients", "optimizer_states"):
             assert parts[state].traced_bytes == parts[state].estimated_bytes, said
