@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from planner.cli import main
+from tests.golden.evidence import EXAMPLE
 from tests.golden.files import CASES, files
 
 COMMANDS = {
@@ -33,6 +34,12 @@ COMMANDS = {
     "show-framework": "show fsdp2",
     "datasets": "datasets",
 }
+MEASURED = {
+    "backtest": "backtest runs.csv",
+    "corrected": "estimate llama-3-70b -m selene --dp 8 --tp 8 --sp --pp 8 --schedule 1f1b "
+    "--zero 1 --micro-batch 1 --global-batch 512 -f megatron-lm --measured runs.csv",
+}
+"""Commands that read measured runs."""
 CHECKED = {
     **dict.fromkeys(("accelerate", "fsdp2", "torchtitan", "nanotron", "horovod"), "."),
     **dict.fromkeys(("ddp-slurm", "deepspeed-cpu", "megatron", "megatron-ramp"), "job.sh"),
@@ -52,11 +59,11 @@ def printed(line: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _folder(name: str) -> Iterator[None]:
-    """Be in a folder with the files of a case."""
+def _folder(written: dict[str, list[str]]) -> Iterator[None]:
+    """Be in a folder with these files, line by line."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as place:
-        for file, lines in files(name).items():
+        for file, lines in written.items():
             (Path(place) / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
         os.chdir(place)
         try:
@@ -67,13 +74,20 @@ def _folder(name: str) -> Iterator[None]:
 
 def checked(name: str) -> list[str]:
     """Return what `planner check` prints of the folder of a case."""
-    with _folder(name):
+    with _folder(files(name)):
         return printed(
             f"check {CHECKED[name]} --model {CASES[name].model} -m {CASES[name].machine}"
         )
 
 
+def measured(line: str) -> list[str]:
+    """Return what a command prints beside runs.csv, the example's runs."""
+    with _folder({"runs.csv": EXAMPLE.read_text(encoding="utf-8").splitlines()}):
+        return printed(line)
+
+
 def texts() -> dict[str, list[str]]:
     """Return everything that is kept."""
     found = {name: printed(line) for name, line in COMMANDS.items()}
+    found |= {name: measured(line) for name, line in MEASURED.items()}
     return found | {f"check-{name}": checked(name) for name in CHECKED}

@@ -10,7 +10,7 @@ import pytest
 from tests.golden.evidence import evidence
 from tests.golden.files import CASES, files
 from tests.golden.moments import moments
-from tests.golden.printed import CHECKED, COMMANDS, checked, printed
+from tests.golden.printed import CHECKED, COMMANDS, MEASURED, checked, measured, printed
 from tests.golden.write import (
     ANSWERS,
     KEPT_EVIDENCE,
@@ -75,11 +75,17 @@ def test_the_text_is_the_same(name: str) -> None:
     assert printed(COMMANDS[name]) == json.loads(KEPT_TEXTS.read_text(encoding="utf-8"))[name]
 
 
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_text_of_measured_runs_is_the_same(name: str) -> None:
+    kept = json.loads(KEPT_TEXTS.read_text(encoding="utf-8"))
+    assert measured(MEASURED[name]) == kept[name]
+
+
 @pytest.mark.parametrize("name", CHECKED)
 def test_the_check_is_the_same(name: str) -> None:
     kept = json.loads(KEPT_TEXTS.read_text(encoding="utf-8"))
     assert checked(name) == kept[f"check-{name}"]
-    assert set(kept) == {*COMMANDS, *(f"check-{each}" for each in CHECKED)}
+    assert set(kept) == {*COMMANDS, *MEASURED, *(f"check-{each}" for each in CHECKED)}
 
 
 def test_logs_and_tables_say_the_same() -> None:
