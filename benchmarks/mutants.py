@@ -539,6 +539,8 @@ def page_of(outcomes: list[tuple[Mutant, str]], each: int, seed: int, budget_s: 
         f"| {mutant.what} | {ruling} | {why} |"
         for mutant, ruling, why in rows
     )
+    real = len(outcomes) - counts["equivalent"] - counts["words"]
+    dead = len(outcomes) - len(rows)
     text = (Path(__file__).parent / "mutants_page.md").read_text("utf-8")
     return text.format(
         mutants=len(outcomes),
@@ -546,6 +548,9 @@ def page_of(outcomes: list[tuple[Mutant, str]], each: int, seed: int, budget_s: 
         seed=seed,
         budget_s=budget_s,
         rooms="\n".join(_by_room(outcomes)),
+        dead=_share(dead, real),
+        now=_share(dead + counts["tested"], real),
+        real=real,
         judged="\n".join(f"| {ruling} | {counts[ruling]} |" for ruling in JUDGEMENTS),
         survivors=survivors,
     )
