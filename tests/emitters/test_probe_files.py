@@ -24,6 +24,7 @@ def _job(machine: str, framework: str, nodes: int = 8) -> Job:
     return Job("llama-3-8b", machine, nodes=nodes, workload=workload, frameworks=framework)
 
 
+@pytest.mark.slow
 def test_every_run_states_its_own_model_and_layout() -> None:
     probe = _job("polaris", "fsdp2").probe()
     files = probe_files(probe)
@@ -41,6 +42,7 @@ def test_every_run_states_its_own_model_and_layout() -> None:
     assert "#PBS -q debug" in files["job.sh"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "folder"), [("polaris", "PBS_O_WORKDIR"), ("juwels-booster", "SLURM_SUBMIT_DIR")]
 )

@@ -123,6 +123,7 @@ def test_a_probe_brings_about_what_it_promised(tmp_path: Path) -> None:
     assert max(ratios) < 1.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rates", "cause", "suspect"),
     [

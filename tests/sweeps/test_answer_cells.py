@@ -248,6 +248,7 @@ VARIED: dict[str, Any] = {
 """Layouts of several frameworks, stated and open batches, and questions that are refused."""
 
 
+@pytest.mark.slow
 def test_questions_of_a_task_are_answered_as_each_alone() -> None:
     found = list_questions(define_sweep(VARIED))
     tasks = make_tasks(found, found.questions)

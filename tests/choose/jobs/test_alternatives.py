@@ -230,6 +230,7 @@ def test_random_jobs_are_seldom_worse_than_smaller_ones() -> None:
 # --- what has no files ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_faster_framework_without_files_is_named() -> None:
     # Megatron-LM cuts layers of gemma-2 with tp and pp, and its code does not build them
     answer = plan_job(job(4, 128, model="gemma-2-27b", machine="dgx-h100"))
@@ -270,6 +271,7 @@ def test_a_remembered_neighbour_changes_no_plan(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) > 2
 
 
+@pytest.mark.slow
 def test_preferences_of_the_user_are_not_answered_from_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -282,6 +284,7 @@ def test_preferences_of_the_user_are_not_answered_from_memory(
     assert plan_job(job(5, 64)).to_json() == changed
 
 
+@pytest.mark.slow
 def test_jobs_of_several_batches_and_node_counts_are_searched_as_alone() -> None:
     for framework in ("fsdp2", "megatron-lm", "deepspeed"):
         scenarios = [

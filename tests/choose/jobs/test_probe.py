@@ -36,6 +36,7 @@ def test_runs_are_small_and_safe_and_end_in_ten_minutes() -> None:
         assert run.estimate.fits
 
 
+@pytest.mark.slow
 def test_a_network_is_probed_on_two_nodes_and_a_single_node_on_one() -> None:
     assert {run.job.nodes for run in LLAMA.probe().runs} == {1, 2}
     assert {run.job.nodes for run in LLAMA.replaced(nodes=1).probe().runs} == {1}
@@ -49,6 +50,7 @@ def test_the_expected_interval_is_narrower_and_costs_little() -> None:
     assert probe.lines()[0].endswith(f"for {probe.node_hours:.2g} node-hours")
 
 
+@pytest.mark.slow
 def test_a_probe_holds_as_many_experts_a_rank_as_the_job() -> None:
     workload = Workload(sequence_length=4096, global_batch=256)
     job = Job("mixtral-8x7b", "alps", nodes=16, workload=workload, frameworks="megatron-lm")

@@ -203,6 +203,7 @@ def test_degrees_alone_are_answered_by_their_best_layout(plan: Plan) -> None:
     assert why_not(JOB, plan, parse_layout("tp5 pp1")).kind == "not legal"
 
 
+@pytest.mark.slow
 def test_a_job_that_stands_in_for_the_asked_one_is_the_measure() -> None:
     workload = Workload(sequence_length=4096, global_batch=256)
     job = JobSpec("llama-3-70b", "polaris", nodes=50, workload=workload)
