@@ -59,11 +59,11 @@ def drawings() -> Iterator[tuple[str, Any]]:
 
 def drawn() -> dict[str, Any]:
     """Return the numbers of every figure."""
-    return {name: _numbers(figure.to_plotly_json()) for name, figure in drawings()}
+    return {name: _numbers(figure) for name, figure in drawings()}
 
 
-def _numbers(figure: dict[str, Any]) -> dict[str, Any]:
-    layout = figure["layout"]
+def _numbers(figure: Any) -> dict[str, Any]:
+    layout = figure.layout.to_plotly_json()
     axes = {
         name: {key: _plain(axis[key]) for key in ("range", "type", "tickvals") if key in axis}
         for name, axis in layout.items()
@@ -80,8 +80,8 @@ def _numbers(figure: dict[str, Any]) -> dict[str, Any]:
         "annotations": _spread(marks),
         "shapes": _spread(shapes),
         "traces": [
-            {"name": trace.get("name"), **{key: _array(trace.get(key)) for key in "xyz"}}
-            for trace in figure["data"]
+            {"name": trace.name, **{key: _array(getattr(trace, key, None)) for key in "xyz"}}
+            for trace in figure.data
         ],
     }
 
