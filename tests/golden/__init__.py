@@ -1,1 +1,1 @@
-"""Golden answers: whole answers of the command line, kept to the digit."""
+"""Golden: answers, figures, files, readings and texts as they are, numbers to the digit."""
