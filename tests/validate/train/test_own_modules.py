@@ -35,23 +35,13 @@ def estimate(name: str, layout: Layout, framework: str = "fsdp2") -> Any:
     return planner.estimate(model(name), "polaris", layout, workload=job, framework=framework)
 
 
-@pytest.mark.parametrize(
-    ("name", "splits", "width", "units"),
-    [
-        ("toy", {"net1": "column", "net2": "row"}, 10, ("net1", "net2")),
-        ("mlp", {"0": "column", "2": "row", "4": "column", "6": "row"}, 64, ("0", "2", "4", "6")),
-        ("odd", {"0": "column", "2": "row", "4": "gathered"}, 64, ("0", "2", "4")),
-        ("conv", {}, 0, ("0", "2")),
-        ("skip", {"one": "column", "two": "row"}, 8, ()),
-    ],
-)
-def test_splits_and_cuts_are_read_from_the_graph(
-    name: str, splits: dict[str, str], width: int, units: tuple[str, ...]
-) -> None:
-    traced = model(name).traced
+def test_splits_and_cuts_are_read_from_the_graph() -> None:
+    """In a worker of its own; `test_small_modules` traces the others in its own process."""
+    traced = model("mlp").traced
     assert traced is not None
-    assert {split.name: split.kind for split in traced.splits} == splits
-    assert (traced.split_width, traced.units) == (width, units)
+    kinds = {split.name: split.kind for split in traced.splits}
+    assert kinds == {"0": "column", "2": "row", "4": "column", "6": "row"}
+    assert (traced.split_width, traced.units) == (64, ("0", "2", "4", "6"))
 
 
 def test_a_gate_and_its_twin_are_both_columns() -> None:
