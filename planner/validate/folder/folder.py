@@ -16,7 +16,7 @@ from planner.describe.files import parse_json, read_text
 from planner.describe.layout import Layout
 from planner.describe.model.huggingface.config import from_config
 from planner.describe.workload import Workload
-from planner.errors import CatalogueError, LayoutError
+from planner.errors import CatalogueError, LayoutError, PlannerError
 from planner.units import format_bytes
 from planner.validate.folder.configs import configuration
 from planner.validate.trace.compare import NOT_TRACED
@@ -136,7 +136,7 @@ def _fields(name: str, config: Path | None) -> dict[str, Any]:
     fields = configuration(model, model.num_layers)
     try:
         same = from_config(fields, name).num_params == model.num_params
-    except CatalogueError:
+    except PlannerError:
         same = False
     if not same:
         raise CatalogueError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +16,10 @@ pytest.importorskip("torch")
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from planner.describe.catalogue import load_machine
 from planner.validate.measure import node_calibration as module
-from planner.validate.ranks.rank import RankError
+from planner.validate.ranks.rank import Rank, RankError
+from planner.validate.sharding import adapter
 
 CPU: Any = SimpleNamespace(device="cpu", report=lambda text: None)
 SECONDS = 2.0
@@ -146,3 +151,57 @@ def test_as_many_devices_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(RankError, match="finds no cuda device here"):
             module._count("cuda", None)
+
+
+def test_one_rank_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CPU_SIZES", (8, 16))
+    monkeypatch.setattr(module, "_CPU_ATTENTION", ((1, 4, 8),))
+    monkeypatch.setattr(module, "_best_s", lambda rank, call: (call(), SECONDS)[1])
+    said: list[str] = []
+    rank = Rank(0, 1, 0, "planner", "nowhere", 60.0, report=said.append)
+    threads = torch.get_num_threads()
+    try:
+        with adapter.fake_world(0, 1):
+            monkeypatch.setattr(module, "joined", lambda _: contextlib.nullcontext())
+            found = module.run_rank(rank)
+    finally:
+        torch.set_num_threads(threads)
+    kernels = found["kernels"]
+    assert [row["precision"] for row in kernels["gemm"]] == ["fp32", "fp32", "bf16", "bf16"]
+    assert kernels["gemm"][1]["flop_per_s"] == 2 * 16**3 / SECONDS
+    assert kernels["grouped_gemm_fraction"] in (None, 1.0)
+    assert kernels["copy_bytes_per_s"] == 2 * 4 * 32_000_000 / SECONDS
+    assert (found["collectives"], found["communicator_bytes"]) == ([], 0.0)
+    assert found["load"].num_ranks == 1
+    assert said[:2] == ["joining the process group", "matrix product fp32 8"]
+    assert said[-1] == "launch overhead"
+
+
+@pytest.mark.parametrize(("call_s", "repeats"), [(1e-3, 10), (1.0, 1), (0.0, 2000)])
+def test_rounds_of_a_call_take_a_hundredth_of_a_second(call_s: float, repeats: int) -> None:
+    asked: list[int] = []
+
+    def seconds(call: Any, count: int = 1, clock: Any = None) -> float:
+        del clock
+        call()
+        asked.append(count)
+        return call_s or 1e-9
+
+    rank: Any = SimpleNamespace(device="cpu", seconds=seconds)
+    calls: list[int] = []
+    assert module._best_s(rank, lambda: calls.append(1)) == (call_s or 1e-9)
+    assert asked == [1, 1, *[repeats] * 6]
+
+
+def test_a_profile_is_written_with_its_measurements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = load_machine("laptop")
+    monkeypatch.setattr(module, "calibrate", lambda *_, **told: (machine, {"told": str(told)}))
+    assert module.calibrate_to_file(tmp_path / "mine.toml", "cpu", devices=3) is machine
+    raw = json.loads((tmp_path / "mine.measured.json").read_text())
+    assert "'name': 'mine', 'devices': 3" in raw["told"]
+    text = (tmp_path / "mine.toml").read_text()
+    assert text.startswith("# Written by `planner calibrate --device cpu`; the raw figures are in")
+    assert "mine.measured.json" in text
+    assert load_machine(str(tmp_path / "mine.toml")).device.name == machine.device.name
