@@ -445,3 +445,30 @@ def test_a_refusal_is_the_first_rule_that_the_closest_framework_has_broken() -> 
         closest = min((1, 0), key=lambda number: len(broken_rules[number]))
         assert str(refusal) == broken_rules[closest][0].message(scenarios[closest], layout)
     assert "5" in str(refusals_of(scenarios, layouts)[0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dp", "others", "words"),
+    [
+        (1, 3, 1, "= 3 is not the 4 devices of 1 node of polaris; use dp = 4"),
+        (1, 8, 2, "= 16 is not the 4 devices of 1 node of polaris; use dp = 2 or 4 nodes"),
+        (2, 4, 1, "= 4 is not the 8 devices of 2 nodes of polaris; use dp = 8 or 1 node"),
+        (2, 2, 3, "= 6 is not the 8 devices of 2 nodes of polaris; use degrees whose product is 8"),
+        (2, 0, 3, "= 0 is not the 8 devices of 2 nodes of polaris; use degrees whose product is 8"),
+        (2, None, 3, "= 3 does not divide the 8 devices of 2 nodes of polaris; use one of 1, 2, 4"),
+        (0, None, 1, "nodes = 0 must be at least 1"),
+    ],
+)
+def test_degrees_that_do_not_fill_the_nodes(
+    nodes: int, dp: int | None, others: int, words: str
+) -> None:
+    with pytest.raises(LayoutError) as refused:
+        check_division(load_machine("polaris"), nodes, dp, others)
+    assert words in str(refused.value)
+
+
+def test_a_degree_that_is_left_open_fills_the_nodes() -> None:
+    machine = load_machine("polaris")
+    assert check_division(machine, 2, None, 2) == 4
+    assert [check_division(machine, None, dp, 2) for dp in (None, 3)] == [1, 3]
+    assert check_division(machine, 2, 4, 2) == 4

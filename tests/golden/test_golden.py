@@ -10,13 +10,17 @@ import pytest
 from tests.golden.evidence import evidence
 from tests.golden.files import CASES, files
 from tests.golden.moments import moments
+from tests.golden.pages import PAGES, page
 from tests.golden.printed import CHECKED, COMMANDS, MEASURED, checked, measured, printed
+from tests.golden.sweeps import rows
 from tests.golden.write import (
     ANSWERS,
     KEPT_EVIDENCE,
     KEPT_FIGURES,
     KEPT_FILES,
     KEPT_MOMENTS,
+    KEPT_PAGES,
+    KEPT_ROWS,
     KEPT_TEXTS,
     answer,
     questions,
@@ -93,11 +97,23 @@ def test_logs_and_tables_say_the_same() -> None:
     assert_same(json.loads(json.dumps(evidence())), kept)
 
 
+def test_rows_of_sweeps_are_the_same() -> None:
+    kept = json.loads(KEPT_ROWS.read_text(encoding="utf-8"))
+    assert_same(json.loads(json.dumps(rows())), kept)
+
+
 def test_figures_show_the_same_numbers() -> None:
     pytest.importorskip("plotly")
     from tests.golden.figures import drawn
 
     assert_same(drawn(), json.loads(KEPT_FIGURES.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_the_same(name: str) -> None:
+    kept = json.loads(KEPT_PAGES.read_text(encoding="utf-8"))
+    assert set(kept) == set(PAGES)
+    assert page(name) == kept[name]
 
 
 @pytest.mark.parametrize("name", CASES)

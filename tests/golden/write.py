@@ -18,7 +18,9 @@ from tests.golden.evidence import evidence
 from tests.golden.figures import drawn
 from tests.golden.files import emitted
 from tests.golden.moments import moments
+from tests.golden.pages import pages
 from tests.golden.printed import texts
+from tests.golden.sweeps import rows
 
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
@@ -26,6 +28,8 @@ KEPT_MOMENTS = HERE / "moments.json"
 KEPT_EVIDENCE = HERE / "evidence.json"
 KEPT_FIGURES = HERE / "figures.json"
 KEPT_FILES = HERE / "files.json"
+KEPT_PAGES = HERE / "pages.json"
+KEPT_ROWS = HERE / "sweeps.json"
 KEPT_TEXTS = HERE / "printed.json"
 KINDS = {"plan": ["--top", "3", "--json"], "estimate": ["--json"], "ask": ["--json"]}
 
@@ -63,8 +67,9 @@ def write() -> None:
     _write_lines(KEPT_MOMENTS, moments())
     _write_lines(KEPT_EVIDENCE, evidence())
     _write_lines(KEPT_FIGURES, drawn())
-    for file, table in ((KEPT_FILES, emitted()), (KEPT_TEXTS, texts())):
-        file.write_text(json.dumps(table, indent=0) + "\n", encoding="utf-8")
+    texts_of = {KEPT_FILES: emitted, KEPT_PAGES: pages, KEPT_ROWS: rows, KEPT_TEXTS: texts}
+    for file, found in texts_of.items():
+        file.write_text(json.dumps(found(), indent=0) + "\n", encoding="utf-8")
     for path in ANSWERS.glob("*.json"):
         if path.stem not in asked:
             path.unlink()

@@ -21,7 +21,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload, parse_ramp
 from planner.errors import DescriptionError, LayoutError, shorten
-from planner.units import counted
+from planner.units import counted, either
 
 _USUAL = Workload.model_fields
 
@@ -134,22 +134,19 @@ def check_division(machine: Machine, nodes: int | None, dp: int | None, other_de
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes is None or other_degrees < 1:
         return 1 if dp is None else dp
-    world = nodes * machine.node.num_devices
-    if dp is None:
-        if world % other_degrees:
-            raise LayoutError(
-                f"tp * pp * cp = {other_degrees} does not divide the {world} devices of {nodes} "
-                f"{machine.name} nodes; {one_of(max(world, 1))}"
-            )
-        return world // other_degrees
-    if dp * other_degrees != world:
+    devices = machine.node.num_devices
+    world, product = nodes * devices, other_degrees if dp is None else dp * other_degrees
+    where = f"the {world} devices of {counted(nodes, 'node')} of {machine.name}"
+    if dp is None and world % other_degrees:
         raise LayoutError(
-            f"dp * tp * pp * cp = {dp * other_degrees} is not the {world} devices of {nodes} "
-            f"{machine.name} nodes; use dp = "
-            f"{world // other_degrees if world % other_degrees == 0 else 'another'} or "
-            f"{-(-dp * other_degrees // machine.node.num_devices)} nodes"
+            f"tp * pp * cp = {product} does not divide {where}; {one_of(max(world, 1))}"
         )
-    return dp
+    if dp is not None and product != world:
+        ways = [f"dp = {world // other_degrees}"] * (world % other_degrees == 0)
+        ways += [counted(product // devices, "node")] * (product % devices == 0 < product)
+        use = either(ways or [f"degrees whose product is {world}"])
+        raise LayoutError(f"dp * tp * pp * cp = {product} is not {where}; use {use}")
+    return dp or world // other_degrees
 
 
 RULES: tuple[Rule, ...] = (
