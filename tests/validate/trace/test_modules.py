@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from planner import Layout, Workload, load_framework, load_model  # noqa: E402
 from planner.cli import main  # noqa: E402
 from planner.cost.operators.blocks import blocks  # noqa: E402
 from planner.cost.operators.operations import model_flop  # noqa: E402
+from planner.describe.model import traced_file  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.model.traced_file import Traced, traced_fields  # noqa: E402
 from planner.errors import PlannerError  # noqa: E402
@@ -33,6 +36,24 @@ pytestmark = pytest.mark.slow
 FILE = str(Path(examples.__file__))
 _APART = ("runtime_context", "allocator_reserve", "total")
 _FOUND: dict[str, Model] = {}
+
+
+@pytest.fixture(autouse=True)
+def _here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace in this process: a worker, which some tests ask for, takes seconds to start."""
+    if "worker" not in request.fixturenames:
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setattr(traced_file, "_traced", _traced)
+
+
+@functools.cache
+def _traced(resolved: str, path: str, function: str, *_: int) -> dict[str, Any]:
+    return trace_file(resolved, function, path)
+
+
+@pytest.fixture
+def worker() -> None:
+    """A worker traces in a process of its own."""
 
 
 def model(name: str) -> Model:
@@ -318,18 +339,24 @@ _WRONG = {
     _FORWARD.format("return y[y > 0]"): "line 9 of .* reads the value",
     _FORWARD.format("return (y @ y.t()).logsumexp(1)"): "is not linear in the batch",
     _FORWARD.format("return y.detach()"): "nothing to train",
-    "import os\ndef build(): os._exit(3)": "ended the process that traces it",
 }
 
 
 @pytest.mark.parametrize("text", _WRONG)
 def test_what_goes_wrong_is_said_in_one_sentence(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "net.py"
+    _refused(text, _WRONG[text], tmp_path)
+
+
+def test_a_file_that_ends_its_process_is_named(worker: None, tmp_path: Path) -> None:
+    text = "import os\ndef build(): os._exit(3)"
+    _refused(text, "ended the process that traces it", tmp_path)
+
+
+def _refused(text: str, words: str, folder: Path) -> None:
+    path = folder / "net.py"
     path.write_text(_HEAD + text + "\n")
-    # what ends its process needs one of its own
-    trace = load_model if "os._exit" in text else lambda _: trace_file(str(path), "build")
-    with pytest.raises(PlannerError, match=_WRONG[text]) as caught:
-        trace(f"{path}:build")
+    with pytest.raises(PlannerError, match=words) as caught:
+        load_model(f"{path}:build")
     assert "Traceback" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -344,7 +371,7 @@ def test_a_file_is_traced_again_when_it_has_changed(tmp_path: Path) -> None:
     assert counts == [4 * 9, 16 * 9]
 
 
-def test_what_the_file_prints_mixes_with_nothing(tmp_path: Path) -> None:
+def test_what_the_file_prints_mixes_with_nothing(worker: None, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text(_HEAD + "print('{}')\ndef build(): return nn.Linear(8, 8), torch.empty(8)\n")
     assert traced_fields(f"{path}:build", run=True)["traced"]["blocks"]
