@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import Any, get_args
 
@@ -153,13 +154,18 @@ def test_parts_are_those_of_an_estimate() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("heading", ["Symbols", "The field's words"])
-def test_words_are_those_of_the_code(heading: str) -> None:
+def test_words_are_those_of_the_code() -> None:
+    known = _known()
+    rows = [*table("nomenclature.md", "Symbols"), *table("nomenclature.md", "The field's words")]
+    for row in rows:
+        assert set(re.findall(r"`(\w+)`", row["in the code"])) <= known, row
+
+
+@functools.cache
+def _known() -> set[str]:
     files = [*(ROOT / "planner").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     trees = [ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in files]
-    known = {name for tree in trees for node in tree for name in _names(node)}
-    for row in table("nomenclature.md", heading):
-        assert set(re.findall(r"`(\w+)`", row["in the code"])) <= known, row
+    return {name for tree in trees for node in tree for name in _names(node)}
 
 
 def _names(node: ast.AST) -> list[str]:

@@ -5,6 +5,7 @@ They run where Debian's chromium and playwright are installed; elsewhere they sa
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -21,6 +22,42 @@ import pytest
 
 from tests import ROOT
 from tests.hub import Hub, serving
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _known_components() -> None:
+    """Search the installed packages for components once: each run of a script takes a second."""
+    try:
+        from streamlit.components.v2 import manifest_scanner
+    except ImportError:
+        return
+    found = functools.cache(manifest_scanner.scan_component_manifests)
+    manifest_scanner.scan_component_manifests = found
+
+
+_PLANS: dict[tuple[str, int], Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _known_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search each job once, whatever test asks; one that counts plans asks for its own searches."""
+    pytest.importorskip("streamlit")
+    from planner.app import cached
+    from planner.choose.plots import plan_with_space
+
+    def plan(job: Any, top: int) -> Any:
+        if (job.key, top) not in _PLANS:
+            _PLANS[job.key, top] = plan_with_space(job, top)
+        return _PLANS[job.key, top]
+
+    if "own_searches" not in request.fixturenames:
+        monkeypatch.setattr(cached, "plan_with_space", plan)
+
+
+@pytest.fixture
+def own_searches() -> None:
+    """Every page searches anew."""
+
 
 _FLAGS = [
     "--no-sandbox",

@@ -58,7 +58,7 @@ def _headline(app: AppTest) -> str:
 
 
 @pytest.mark.slow
-def test_plans_of_earlier_jobs_are_let_go() -> None:
+def test_plans_of_earlier_jobs_are_let_go(own_searches: None) -> None:
     app, alive = _page(), []
     for nodes in (1, 2, 3, 4):
         next(each for each in app.number_input if each.label == "Nodes").set_value(nodes).run()

@@ -149,9 +149,9 @@ def bare(works: tuple[StageWork, ...]) -> list[StageWork]:
 
 
 @pytest.mark.slow
-def test_a_thousand_layouts_last_as_long_as_estimated() -> None:
+def test_hundreds_of_layouts_last_as_long_as_estimated() -> None:
     """Equal without a pipeline; beside one, differences are those that the method explains."""
-    found = legal_layouts(1000, seed=1, most_stages=6)
+    found = legal_layouts(400, seed=1, most_stages=6)
     assert len({scenario.framework.name for scenario, _ in found}) > 10
     assert len({layout.schedule for _, layout in found}) == 6
     off = defaultdict(list)
@@ -171,7 +171,7 @@ def test_passes_of_unlike_stages_last_as_long_as_the_closed_form() -> None:
     """GPipe: exactly. 1F1B: exactly, but for ways that change stages in the middle, within 1 %
     where no stage is half as long again as the others."""
     exact = 0
-    for scenario, layout in legal_layouts(400, seed=2):
+    for scenario, layout in legal_layouts(200, seed=2):
         if layout.schedule not in ("1f1b", "gpipe"):
             continue
         works = bare(stage_work(scenario, layout))
@@ -192,7 +192,7 @@ def test_passes_of_unlike_stages_last_as_long_as_the_closed_form() -> None:
         elif np.max(forward + back) < 1.5 * np.median(forward + back):
             assert closed == pytest.approx(length, rel=0.01), layout
         exact += abs(closed / length - 1) < 1e-9
-    assert exact > 150
+    assert exact > 75
 
 
 def ways(name: str, forward: np.ndarray, back: np.ndarray, m: int) -> float:

@@ -15,7 +15,7 @@ from planner.choose.verdicts.layout_words import layout_words
 from planner.choose.verdicts.reasons import Contender, causes_against, reason_against
 from planner.describe.workload import Workload
 
-# a hundred plans
+# dozens of plans
 pytestmark = pytest.mark.slow
 _MODELS = ("gpt2", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "llama-2-13b")
 _MACHINES = ("polaris", "dgx-h100", "aurora", "frontier", "perlmutter")
@@ -40,7 +40,7 @@ def random_jobs(count: int) -> list[JobSpec]:
 
 def test_every_faster_layout_has_a_reason_that_decides() -> None:
     num_faster = 0
-    for job in random_jobs(50):
+    for job in random_jobs(24):
         plan = plan_job(job)
         best = plan.recommended
         if best is None:
@@ -60,7 +60,7 @@ def test_every_faster_layout_has_a_reason_that_decides() -> None:
             ignored = [*causes, "effort", "spread"]
             assert pair[0].comes_before(chosen, job.tolerance, without=ignored), (job, reason)
         _check_sentence(plan, faster)
-    assert num_faster > 50
+    assert num_faster > 24
 
 
 def _check_sentence(plan: Plan, faster: list) -> None:  # type: ignore[type-arg]

@@ -38,24 +38,12 @@ def emitted(folder: Path, framework: str) -> Path:
 
 
 @pytest.mark.slow
-def test_a_sharding_py_is_what_the_plan_says_and_another_is_not(tmp_path: Path) -> None:
+def test_another_sharding_py_is_not_what_the_plan_says(tmp_path: Path) -> None:
+    """In a worker; `test_here` tracks what is emitted in its own process."""
     config = emitted(tmp_path, "fsdp2")
-    check = check_folder(tmp_path / "job", config)
-    assert check.agrees
-    assert all(real == planned for real, planned in check.collectives.values())
     file = tmp_path / "job" / "sharding.py"
     file.write_text(file.read_text().replace("param_dtype=torch.bfloat16", "param_dtype=None"))
     assert not check_folder(tmp_path / "job", config).agrees
-
-
-@pytest.mark.slow
-def test_accelerate_is_what_the_plan_says(tmp_path: Path) -> None:
-    assert check_folder(_job(tmp_path), tmp_path / "neox.json").agrees
-
-
-def _job(folder: Path) -> Path:
-    emitted(folder, "accelerate")
-    return folder / "job"
 
 
 def test_deepspeed_is_refused_with_what_runs(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from planner import Layout, Workload, load_framework, load_model  # noqa: E402
 from planner.cli import main  # noqa: E402
 from planner.cost.operators.blocks import blocks  # noqa: E402
 from planner.cost.operators.operations import model_flop  # noqa: E402
-from planner.describe.model import traced_file  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.model.traced_file import Traced, traced_fields  # noqa: E402
 from planner.errors import PlannerError  # noqa: E402
@@ -39,16 +36,10 @@ _FOUND: dict[str, Model] = {}
 
 
 @pytest.fixture(autouse=True)
-def _here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trace in this process: a worker, which some tests ask for, takes seconds to start."""
+def _here(request: pytest.FixtureRequest) -> None:
+    """Trace in this process, but for tests that ask for a worker."""
     if "worker" not in request.fixturenames:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        monkeypatch.setattr(traced_file, "_traced", _traced)
-
-
-@functools.cache
-def _traced(resolved: str, path: str, function: str, *_: int) -> dict[str, Any]:
-    return trace_file(resolved, function, path)
+        request.getfixturevalue("traced_here")
 
 
 @pytest.fixture

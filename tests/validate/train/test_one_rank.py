@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ import pytest
 pytest.importorskip("torch")
 
 from planner.describe.catalogue import load_machine, load_model
-from planner.describe.model import traced_file
 from planner.validate.ranks.rank import Rank, RankError
 from planner.validate.sharding import adapter
 from planner.validate.sharding.recorders import CollectiveRecorder
-from planner.validate.trace.module_trace import trace_file
 from planner.validate.train.case import _Case
 from planner.validate.train.expected import (
     estimate_peak,
@@ -66,15 +63,7 @@ def test_a_rank_sends_and_holds_what_is_expected(strategy: str, number: int) -> 
 
 
 @pytest.mark.parametrize(("name", "strategy"), [("odd", "tp"), ("gated", "tp"), ("mlp", "zero2")])
-def test_so_does_a_rank_of_an_own_module(
-    name: str, strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def traced(resolved: str, path: str, function: str, *_: int) -> dict[str, Any]:
-        return trace_file(resolved, function, path)
-
-    monkeypatch.setattr(traced_file, "_traced", traced)
+def test_so_does_a_rank_of_an_own_module(name: str, strategy: str, traced_here: None) -> None:
     file = f"{own_modules.__file__}:{name}"
     check(make_task(load_model(file).model_dump(mode="json"), 8, 1, file), strategy, 1)
 

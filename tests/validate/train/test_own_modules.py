@@ -35,8 +35,15 @@ def estimate(name: str, layout: Layout, framework: str = "fsdp2") -> Any:
     return planner.estimate(model(name), "polaris", layout, workload=job, framework=framework)
 
 
-def test_splits_and_cuts_are_read_from_the_graph() -> None:
-    """In a worker of its own; `test_small_modules` traces the others in its own process."""
+@pytest.fixture(autouse=True)
+def _here(request: pytest.FixtureRequest) -> None:
+    """Trace in this process, but for the test of a worker."""
+    if "in_a_worker" not in request.node.name:
+        request.getfixturevalue("traced_here")
+
+
+def test_splits_and_cuts_are_read_from_the_graph_in_a_worker() -> None:
+    """Others are traced in this process."""
     traced = model("mlp").traced
     assert traced is not None
     kinds = {split.name: split.kind for split in traced.splits}
