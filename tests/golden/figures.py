@@ -1,6 +1,7 @@
 """Numbers of every figure: axes, traces and text alternative, of small plans and of machines.
 
-Colours, fonts and margins are left out: they may change without a number having moved.
+Heights and what is said of a point are kept, too. Colours, fonts and margins are left out: they
+may change without a number having moved.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from planner.evidence.learning import learn_from_text
 MOST = 12
 """Values of a trace that are kept, evenly spread; their number is kept as well."""
 _DIGITS = 9
+_KEPT = ("x", "y", "z", "base", "text", "customdata")
 RUNS = (
     "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,pp,zero_stage,micro_batch,"
     "global_batch,step_time_s,peak_memory_gib,memory_kind,precision,flash_attention\n"
@@ -76,18 +78,31 @@ def _numbers(figure: Any) -> dict[str, Any]:
     ]
     return {
         "alt": layout["meta"]["alt"],
+        "height": layout.get("height"),
         "axes": axes,
         "annotations": _spread(marks),
         "shapes": _spread(shapes),
         "traces": [
-            {"name": trace.name, **{key: _array(getattr(trace, key, None)) for key in "xyz"}}
+            {
+                "name": trace.name,
+                "said": _plain(getattr(trace, "hovertemplate", None)),
+                **{key: _array(getattr(trace, key, None)) for key in _KEPT},
+                "doubt": [_error(trace, axis) for axis in "xy"],
+            }
             for trace in figure.data
         ],
     }
 
 
+def _error(trace: Any, axis: str) -> list[Any]:
+    bars = getattr(trace, f"error_{axis}", None)
+    return [_array(getattr(bars, key, None)) for key in ("array", "arrayminus")]
+
+
 def _array(values: Any) -> Any:
-    return None if values is None else _spread([_plain(value) for value in values])
+    if values is None or isinstance(values, str | float | int):
+        return values
+    return _spread([_plain(value) for value in values])
 
 
 def _spread(values: list[Any]) -> list[Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
+import sys
+
 import pytest
 
 from planner.sweeps import progress as module
@@ -94,3 +98,22 @@ def test_small_sweeps_are_divided_finely(kind: str, count: int, tasks: int, larg
     made = make_tasks(sweep, [question] * count)
     assert (len(made), max((len(task.questions) for task in made), default=0)) == (tasks, largest)
     assert sum(len(task.questions) for task in made) == count
+
+
+def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class _Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", shown := _Terminal())
+    with Progress(True) as progress:
+        progress.start(40, 10)
+        bar = progress._bar
+        (task,) = bar.tasks
+        assert (task.total, task.completed, task.fields) == (40, 10, {"refused": 0})
+        progress.advance(5, 2)
+        assert (task.completed, task.fields) == (15, {"refused": 2})
+        assert bar.live.is_started
+    assert not bar.live.is_started
+    assert "were answered before" not in shown.getvalue()
+    assert "15/40 2 refused" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue())
