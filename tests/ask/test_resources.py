@@ -163,7 +163,7 @@ def test_hundreds_of_short_jobs_are_no_answer() -> None:
     """Polaris admits 5 to 9 nodes only in debug queues; 10 for three hours, 4 for a week."""
     asked: dict[str, Any] = {
         "days": 15.0,
-        "most_nodes": 16,
+        "most_nodes": 12,
         "frameworks": "megatron-lm",
         "workload": Workload(sequence_length=4096, global_batch=512, tokens=100e9),
     }

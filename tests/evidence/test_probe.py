@@ -113,7 +113,7 @@ def test_the_interval_after_a_probe_is_narrower_and_contains_the_truth(
 @pytest.mark.slow
 def test_a_probe_brings_about_what_it_promised(tmp_path: Path) -> None:
     ratios = []
-    for number, (rate, links) in enumerate([(0.9, 1.0), (1.0, 0.8), (1.05, 1.1), (0.95, 0.9)]):
+    for number, (rate, links) in enumerate([(0.9, 1.0), (1.0, 0.8)]):
         for probe in probes():
             folder = tmp_path / f"{number}-{probe.job.model.name}"
             write_logs(probe, folder, world(probe.job.machine, rate, links))

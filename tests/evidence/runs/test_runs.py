@@ -804,10 +804,10 @@ def test_measured_tables_are_read_whole(name: str) -> None:
         count = sum(1 for _ in csv.DictReader(file))
     runs = list(read_runs(path))
     assert len(runs) == count
-    # every third: benchmarks/accuracy.py scores all of them
-    result = score(runs[::3])
-    assert len(result.rows) == len(runs[::3])
-    assert len(result.scores) > count / 6
+    # every ninth: benchmarks/accuracy.py scores all of them
+    result = score(runs[::9])
+    assert len(result.rows) == len(runs[::9])
+    assert len(result.scores) > count / 18
     json.dumps(result.to_json(), allow_nan=False)
 
 
