@@ -165,6 +165,26 @@ def test_near_batches_are_near_and_shared(size: int, ranks: int, within: float) 
     assert found == sorted(set(found))
 
 
+@pytest.mark.parametrize(
+    ("size", "ranks", "within", "sizes"),
+    [
+        # multiples of 16 and of 8; those of 4 would be fourteen
+        (64, 16, 1.5, [48, 56, 64, 72, 80, 88, 96]),
+        # an odd number of ranks is not halved
+        (60, 9, 1.25, [54, 60, 63, 72]),
+        # the twelve that are nearest, the lower of two, where even the ranks share more
+        (100, 2, 1.5, [88, 90, 92, 94, 96, 98, 100, 102, 104, 106, 108, 110]),
+        (100, 2, 1.1, [92, 94, 96, 98, 100, 102, 104, 106, 108, 110]),
+        # multiples of 4; those of 2 would be fourteen
+        (7, 64, 4.0, [4, 7, 8, 12, 16, 20, 24, 28]),
+    ],
+)
+def test_near_batches_are_those_that_most_ranks_share(
+    size: int, ranks: int, within: float, sizes: list[int]
+) -> None:
+    assert nearby_batches(size, ranks, within) == sizes
+
+
 def test_a_factor_below_one_is_refused() -> None:
     with pytest.raises(LayoutError, match=r"within = 0.5 must lie between 1 and 64"):
         ask.batch("gpt2", "polaris", workload=SHORT, within=0.5)
