@@ -209,7 +209,7 @@ class Record:
         return cls(kept["seconds"], lines)
 
     def tests(self, mutant: Mutant, budget_s: float) -> list[str]:
-        """Tests that run the line: whole answers, then three cases of each, quick ones first."""
+        """Tests that run the line: its module's own, whole answers, then three cases of each."""
         rows = self.lines.get(mutant.path, {})
         start = _function_start(mutant)
         line = max((n for n in rows if start <= n <= mutant.line), default=0) if start else 0
@@ -220,8 +220,10 @@ class Record:
         keyed = []
         for test in sorted(shares, key=lambda t: (-shares[t], self.seconds[t], t)):
             function = test.split("[")[0]
+            is_other = f"/test_{Path(mutant.path).stem}.py" not in function
             is_part = not test.startswith("tests/golden")
-            keyed.append((is_part, cases[function] // 3, self.seconds[test], test))
+            place = (is_other, is_other and is_part, cases[function] // 3)
+            keyed.append((*place, self.seconds[test], test))
             cases[function] += 1
         order = [test for *_, test in sorted(keyed)]
         sums = itertools.accumulate(self.seconds[test] for test in order)

@@ -15,6 +15,7 @@ import yaml
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
+from planner.emitters.recipes.megatron import _uneven_ends
 from planner.errors import EmitError, LayoutError
 from tests.emitters.emitted import Files, files_of
 
@@ -338,6 +339,27 @@ def test_megatron_pipelines() -> None:
     assert len(counts) == 16
     assert sum(counts) == 126
     assert (stages[0][0], stages[-1][-1]) == ("E", "L")
+
+
+@pytest.mark.parametrize(
+    ("slots", "layers", "counts", "ends"),
+    [
+        ((1, 0), 32, [10, 11, 11], (True, False)),
+        ((0, 1), 32, [11, 11, 10], (False, True)),
+        ((1, 1), 31, [10, 11, 10], (True, True)),
+        ((2, 1), 30, [9, 11, 10], None),
+        ((1, 0), 33, [10, 12, 11], None),
+    ],
+)
+def test_ends_that_count_as_a_layer_are_options_of_megatron(
+    slots: tuple[int, int], layers: int, counts: list[int], ends: tuple[bool, bool] | None
+) -> None:
+    layout = Layout(pp=3, schedule="1f1b", embedding_slots=slots[0], head_slots=slots[1])
+    names = ("embedding", "loss")
+    expected = {
+        f"account-for-{name}-in-pipeline-split": end for name, end in zip(names, ends or ())
+    }
+    assert _uneven_ends(layout, layers, counts) == expected
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,14 @@ def _bars(drawing: Drawing) -> dict[str, dict[str, float]]:
     return table
 
 
+@pytest.mark.parametrize(
+    ("value", "round_value"),
+    [(0.8, 1), (1, 1), (1.0005, 1), (1.2, 2), (2, 2), (3, 5), (5.1, 10), (0.013, 0.02), (40, 50)],
+)
+def test_marks_of_a_clock_are_round(value: float, round_value: float) -> None:
+    assert step_timeline._nice(value) == pytest.approx(round_value)
+
+
 def test_strategy_bars_add_up_and_mark_what_is_out_of_memory(plan: Plan) -> None:
     machine = load_machine("polaris")
     drawing = bars.strategy_bars(plan.strategies, machine)

@@ -276,6 +276,8 @@ def test_an_unknown_backend_or_no_job_is_one_sentence(tmp_path: Path) -> None:
         planner.sweep(**FEW, into=table, jobs=0)
     with pytest.raises(PlannerError, match="limit = -1 must be 0 or more"):
         planner.sweep(**FEW, into=table, limit=-1)
+    nothing = planner.sweep(**FEW, backend="sequential", limit=0)
+    assert (len(nothing.rows), nothing.num_asked, nothing.num_questions) == (0, 0, 8)
     assert not list(tmp_path.iterdir())
 
 

@@ -9,6 +9,7 @@ import planner
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
+from planner.describe.machine.machine import FileSystem, Machine
 from planner.describe.training.training_run import (
     Charges,
     Checkpoints,
@@ -112,6 +113,21 @@ def test_input_time() -> None:
 def test_changes() -> None:
     job = load_machine("polaris"), 256, 4, 7168, 0.636, planner.load_dataset("unet3d")
     assert [change.name for change in changes(*job, Loader())][-2:] == ["local disk", "memory"]
+    targets = int(file_system(job[0]).num_targets.value)
+    for count, is_named in ((targets - 1, True), (targets, False)):
+        named = [change.name for change in changes(*job, Loader(stripe_count=count))]
+        assert ("stripes" in named) is is_named
+    best = Loader(workers=999, prefetch=9, stripe_count=targets, sharded=True, staging="memory")
+    assert not {"workers", "prefetch", "stripes", "shards", "memory"} & {
+        change.name for change in changes(*job, best)
+    }
+
+
+def file_system(machine: Machine) -> FileSystem:
+    """The file system that a loader reads from where none is named."""
+    found = machine.file_system(Loader().file_system)
+    assert found is not None
+    return found
 
 
 def test_node_power() -> None:

@@ -62,6 +62,14 @@ def test_what_does_nothing_is_said(
     assert all(said in line and "\n" not in line for line in found)
 
 
+@pytest.mark.parametrize(("step", "is_said"), [(1, False), (2, True)])
+def test_a_step_of_two_reaches_no_chunk_of_one_layer(step: int, is_said: bool) -> None:
+    asked = scenario("llama-3-8b", "torchtitan", "dgx-h100", global_batch=64)
+    layout = {"pp": 32, "split": "1*32", "schedule": "1f1b", "recompute": "full"}
+    found = unused_option_notes(asked, Layout.described({**layout, "recompute_every": step}))
+    assert any("recompute_every = 2 recomputes no layer" in line for line in found) is is_said
+
+
 def test_layers_that_are_never_reached_are_not_repeated() -> None:
     asked = scenario("llama-3-8b", "torchtitan", "dgx-h100", global_batch=64)
     every, none = (
