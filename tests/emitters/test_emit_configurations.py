@@ -355,10 +355,8 @@ def test_ends_that_count_as_a_layer_are_options_of_megatron(
     slots: tuple[int, int], layers: int, counts: list[int], ends: tuple[bool, bool] | None
 ) -> None:
     layout = Layout(pp=3, schedule="1f1b", embedding_slots=slots[0], head_slots=slots[1])
-    names = ("embedding", "loss")
-    expected = {
-        f"account-for-{name}-in-pipeline-split": end for name, end in zip(names, ends or ())
-    }
+    options = [f"account-for-{name}-in-pipeline-split" for name in ("embedding", "loss")]
+    expected = {} if ends is None else dict(zip(options, ends, strict=True))
     assert _uneven_ends(layout, layers, counts) == expected
 
 
