@@ -135,6 +135,7 @@ Elements = Annotated[float, Field(ge=0, le=1e12)]
 
 Width = Annotated[int, Field(ge=0, le=10_000_000)]
 """A width of a model; 0: absent."""
+PositiveWidth = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 def _check_variable(text: str) -> str:

@@ -12,7 +12,25 @@ from typing import Any
 import planner
 from planner import Layout, Workload, ask, figures
 from planner.evidence.learning import learn_from_text
+from planner.evidence.logs.comparison import compare
+from planner.evidence.logs.log_job import read_job
+from planner.evidence.residuals import Residual
+from planner.show.figures import accuracy
+from tests.evidence.logs import test_logs as logs
+from tests.evidence.logs.texts import read_log_text
 
+RESIDUALS = tuple(
+    Residual(
+        row=f"row {n}",
+        source=f"source {n % 3}",
+        site="polaris",
+        seen=n % 2 == 0,
+        step_time=0.8 + 0.1 * n,
+        memory=1.2 - 0.05 * n,
+    )
+    for n in range(7)
+)
+TIMES_MS = [9000, 2200, 2500, 2310, 2280, 2300, 2350, 2290]
 MOST = 12
 """Values of a trace that are kept, evenly spread; their number is kept as well."""
 _DIGITS = 9
@@ -48,7 +66,14 @@ def drawings() -> Iterator[tuple[str, Any]]:
         yield f"bandwidth {machine}", figures.bandwidth(machine)
         yield f"times {machine}", figures.times(machine, "all-gather")
     yield "data_picture", figures.data_picture("reduce-scatter")
+    log = read_log_text(logs.MEGATRON + logs._many(logs.MEGATRON, "ms", TIMES_MS), "run.log")
+    told = {"model": "llama-3.2-1b", "framework": "megatron-lm", "sequence_length": 2048}
+    layout = {"dp": 8, "tp": 2, "sequence_parallel": True, "zero_stage": 1, "grad_accumulation": 16}
+    comparison = compare(log, read_job(log, "polaris", {"layout": layout}, **told))
     learned = learn_from_text(RUNS, "runs.csv")
+    yield "measured step", _said(accuracy.measured_step(comparison))
+    for quantity in ("step_time", "memory"):
+        yield f"spread {quantity}", _said(accuracy.spread(RESIDUALS, quantity))
     yield "errors", figures.errors(learned)
     yield "parity", figures.parity(learned)
     for name, answer in (
@@ -57,6 +82,11 @@ def drawings() -> Iterator[tuple[str, Any]]:
         ("batch", ask.batch("gpt2", "polaris", within=2.0, workload=job, frameworks="ddp")),
     ):
         yield f"curve {name}", figures.curve(answer)
+
+
+def _said(drawing: Any) -> Any:
+    """The figure of a drawing of the explorer, which says its text beside it."""
+    return drawing.figure.update_layout(meta={"alt": drawing.alt})
 
 
 def drawn() -> dict[str, Any]:
@@ -85,6 +115,7 @@ def _numbers(figure: Any) -> dict[str, Any]:
         "traces": [
             {
                 "name": trace.name,
+                "listed": getattr(trace, "showlegend", None),
                 "said": _plain(getattr(trace, "hovertemplate", None)),
                 **{key: _array(getattr(trace, key, None)) for key in _KEPT},
                 "doubt": [_error(trace, axis) for axis in "xy"],

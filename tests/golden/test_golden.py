@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.golden.evidence import evidence
+from tests.golden.fields import fields
 from tests.golden.files import CASES, files
 from tests.golden.moments import moments
 from tests.golden.pages import PAGES, page
@@ -16,6 +17,7 @@ from tests.golden.sweeps import rows
 from tests.golden.write import (
     ANSWERS,
     KEPT_EVIDENCE,
+    KEPT_FIELDS,
     KEPT_FIGURES,
     KEPT_FILES,
     KEPT_MOMENTS,
@@ -100,6 +102,11 @@ def test_logs_and_tables_say_the_same() -> None:
 def test_rows_of_sweeps_are_the_same() -> None:
     kept = json.loads(KEPT_ROWS.read_text(encoding="utf-8"))
     assert_same(json.loads(json.dumps(rows())), kept)
+
+
+def test_fields_have_the_same_defaults_and_limits() -> None:
+    kept = json.loads(KEPT_FIELDS.read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(fields())) == kept
 
 
 def test_figures_show_the_same_numbers() -> None:

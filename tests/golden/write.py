@@ -15,6 +15,7 @@ from typing import Any
 
 from planner.cli import main
 from tests.golden.evidence import evidence
+from tests.golden.fields import fields
 from tests.golden.figures import drawn
 from tests.golden.files import emitted
 from tests.golden.moments import moments
@@ -26,6 +27,7 @@ HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
 KEPT_MOMENTS = HERE / "moments.json"
 KEPT_EVIDENCE = HERE / "evidence.json"
+KEPT_FIELDS = HERE / "fields.json"
 KEPT_FIGURES = HERE / "figures.json"
 KEPT_FILES = HERE / "files.json"
 KEPT_PAGES = HERE / "pages.json"
@@ -66,6 +68,7 @@ def write() -> None:
         (ANSWERS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     _write_lines(KEPT_MOMENTS, moments())
     _write_lines(KEPT_EVIDENCE, evidence())
+    _write_lines(KEPT_FIELDS, fields())
     _write_lines(KEPT_FIGURES, drawn())
     texts_of = {KEPT_FILES: emitted, KEPT_PAGES: pages, KEPT_ROWS: rows, KEPT_TEXTS: texts}
     for file, found in texts_of.items():

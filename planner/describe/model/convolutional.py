@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from planner.describe.base import Description, Width
+from planner.describe.base import Description, PositiveWidth
 
 _Edge = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -49,7 +49,7 @@ class Pool(Description):
 class Convolution(Description):
     """A convolution, its normalisation and its activation."""
 
-    out_channels: Width = Field(ge=1)
+    out_channels: PositiveWidth
     """Output channels."""
     kernel: Edges
     """Edge of the kernel, or one edge for each dimension."""
@@ -59,7 +59,7 @@ class Convolution(Description):
     """Padding at every border; None: an odd kernel keeps the size at stride 1."""
     dilation: int = Field(default=1, ge=1, le=1000)
     """Dilation of the kernel."""
-    groups: Width = Field(default=1, ge=1)
+    groups: PositiveWidth = 1
     """Groups of channels."""
     transposed: bool = False
     """Whether it is a transposed convolution."""
@@ -107,7 +107,7 @@ class ConvStage(Description):
 class Dense(Description):
     """A fully connected layer after the stages."""
 
-    outputs: Width = Field(ge=1)
+    outputs: PositiveWidth
     """Width of the output."""
     activation: Literal["relu", "leaky-relu", "tanh", "none"] = "none"
     """Activation."""
@@ -172,7 +172,7 @@ class Convolutional(Description):
 
     dimensions: Literal[1, 2, 3]
     """Spatial dimensions."""
-    in_channels: Width = Field(ge=1)
+    in_channels: PositiveWidth
     """Channels of a sample."""
     size: Edges
     """Spatial size of a sample: one edge for all dimensions, or one for each."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Description, Width
+from planner.describe.base import Description, PositiveWidth, Width
 from planner.describe.model.convolutional import Convolutional
 from planner.describe.model.traced_file import Traced
 
@@ -29,7 +29,7 @@ class Experts(Description):
     """Groups of experts; the router picks `top_groups` of them first (DeepSeek's n_group)."""
     top_groups: int = Field(default=1, ge=1, le=65536)
     """Groups per token (DeepSeek's topk_group)."""
-    ffn_size: Width = Field(ge=1)
+    ffn_size: PositiveWidth
     """Width of one expert."""
     num_shared: int = Field(default=0, ge=0, le=1024)
     """Shared experts of width `ffn_size`, visited by every token."""
@@ -65,13 +65,13 @@ class LatentAttention(Description):
 
     q_lora_rank: Width
     """Rank of the query compression; 0: queries are not compressed."""
-    kv_lora_rank: Width = Field(ge=1)
+    kv_lora_rank: PositiveWidth
     """Rank of the key-value compression."""
-    qk_nope_head_dim: Width = Field(ge=1)
+    qk_nope_head_dim: PositiveWidth
     """Head width without rotary embedding."""
-    qk_rope_head_dim: Width = Field(ge=1)
+    qk_rope_head_dim: PositiveWidth
     """Head width with rotary embedding."""
-    v_head_dim: Width = Field(ge=1)
+    v_head_dim: PositiveWidth
     """Head width of the values."""
 
 
