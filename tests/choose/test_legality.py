@@ -472,3 +472,16 @@ def test_a_degree_that_is_left_open_fills_the_nodes() -> None:
     assert check_division(machine, 2, None, 2) == 4
     assert [check_division(machine, None, dp, 2) for dp in (None, 3)] == [1, 3]
     assert check_division(machine, 2, 4, 2) == 4
+
+
+@pytest.mark.parametrize("offered", [("ring",), ("ulysses",), ("two-level", "ring")])
+def test_context_parallelism_is_of_an_offered_kind(offered: tuple[str, ...]) -> None:
+    framework = load_framework("megatron-lm").replaced(context=offered)
+    asked = scenario("llama-3-8b", framework)
+    for ulysses, kind in ((1, "ring"), (2, "two-level"), (4, "ulysses")):
+        for layout, is_offered in (
+            (Layout(), True),
+            (Layout(cp=4, ulysses=ulysses), kind in offered),
+        ):
+            found = [rule for rule in broken(asked, Layouts.of(layout)) if "kind of" in rule.reason]
+            assert (not found) is is_offered, kind

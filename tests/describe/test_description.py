@@ -9,6 +9,7 @@ from planner.describe.base import Description, Quantity, field_docs
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.describe.model.convolutional import Convolution
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, PlannerError, UnknownNameError, shorten
@@ -156,6 +157,7 @@ def test_text_is_read_where_all_there_is_is_text() -> None:
         (Workload, {"batch": 3}, "workload: the field 'batch' is not known"),
         (Workload, {"ramp": "{x}"}, "ramp = {x} is refused"),
         (Layout, {"recompute_every": 0}, "recompute_every = 0 is refused: input should be greater"),
+        (Convolution, {"out_channels": 0, "kernel": (3,)}, "out_channels = 0 is refused: input"),
         (Layout, {"tp": "x"}, "layout: tp = x is refused: write a whole number"),
         (Quantity, {"value": 1.0, "kind": "measured"}, "the field 'source' is missing"),
     ],

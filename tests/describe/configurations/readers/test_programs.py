@@ -44,6 +44,15 @@ def test_gpt_neox_states_its_degrees() -> None:
     assert {key: stated[key] for key in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    ("words", "degrees"),
+    [('"pipe-parallel-size": 4, ', (2, 1)), ('"model-parallel-size": 2, ', (1, 4))],
+)
+def test_gpt_neox_without_a_degree_has_one_rank(words: str, degrees: tuple[int, int]) -> None:
+    read = read_configuration_text(NEOX.replace(words, ""), "20B.yml")
+    assert (read.layout.get("tp", 1), read.layout.get("pp", 1)) == degrees
+
+
 def test_axolotl_states_adapters_batch_and_sharding() -> None:
     read = read_configuration_text(AXOLOTL, "qlora.yml")
     stated = {**read.layout, **read.workload, "framework": read.framework}
