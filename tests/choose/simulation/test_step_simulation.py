@@ -11,16 +11,19 @@ import pytest
 
 import planner
 from planner.choose.simulation.step_simulation import MOST_PASSES, Simulation, simulate_scenario
-from planner.choose.simulation.tasks import stage_work
+from planner.choose.simulation.tasks import measured_factor, stage_work
+from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.activations import stage_activations
 from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.schedule import Task
 from planner.cost.schedules.simulate import StageWork, simulate
 from planner.cost.schedules.timeline import ASYNC_TRANSFER, Timeline
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from planner.evidence.learning import learn_from_text
 from tests.choose.simulation.layouts import legal_layouts
 
 PIPED = Layout(
@@ -138,6 +141,22 @@ def test_activations_peak_as_estimated(schedule: str) -> None:
 
 
 # --- beside the estimate --------------------------------------------------------------------------
+
+
+def test_measured_runs_stretch_a_played_step_as_they_do_its_estimate() -> None:
+    runs = (
+        "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,pp,zero_stage,micro_batch,"
+        "global_batch,step_time_s,precision\n"
+        "one,Polaris,A100,16,Llama-3-8B,4096,Megatron-LM,4,4,1,1,1,64,9.5,bf16\n"
+    )
+    experience = learn_from_text(runs, "runs.csv").experience
+    plain = played()
+    learned = replace(plain.scenario, experience=experience)
+    factor = measured_factor(learned, plain.estimate)
+    known = estimate_layouts(learned, Layouts.of(plain.estimate.layout)).step_time_s
+    assert factor == pytest.approx(float(known) / plain.estimate.step_time_s)
+    assert factor > 1.05
+    assert measured_factor(plain.scenario, plain.estimate) == 1.0
 
 
 def bare(works: tuple[StageWork, ...]) -> list[StageWork]:

@@ -314,6 +314,17 @@ def test_a_silent_rank_says_where_it_is_and_ends(
     assert "starting, in threading.py:" in said
 
 
+def test_a_rank_that_is_at_work_is_left_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(ranks.os, "_exit", ended.append)
+    with ranks.watching(Rank(1, 2, 1, "srun", "tcp://a:1", 60.0)):
+        time.sleep(0.6)  # two looks of the watch
+    assert ended == []
+    assert capsys.readouterr().err == ""
+
+
 def test_one_rank_is_a_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()

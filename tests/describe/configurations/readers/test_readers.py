@@ -917,3 +917,23 @@ def test_ramps_of_megatron_are_read() -> None:
 def test_ramps_that_are_none_are_refused(said: str) -> None:
     with pytest.raises(PlannerError, match=r"is not a start|TOKENS:SEQUENCES|not a whole number"):
         _megatron_job(said)
+
+
+@pytest.mark.parametrize(
+    ("sections", "precision"),
+    [
+        ('"bf16": {"enabled": true}, "fp16": {"enabled": "auto"}', "bf16"),
+        ('"bf16": {"enabled": false}, "fp16": {"enabled": true}', "fp16"),
+        ('"bf16": {"enabled": false}, "fp16": {"enabled": false}', "fp32"),
+        # what one section leaves to the program is not decided by the other
+        ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": false}', None),
+        ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}', None),
+    ],
+)
+def test_precision_of_deepspeed_is_what_is_on_or_left_open(
+    sections: str, precision: str | None
+) -> None:
+    read = read_configuration_text(
+        f'{{"train_batch_size": 8, "zero_optimization": {{"stage": 1}}, {sections}}}', "ds.json"
+    )
+    assert {**read.usual, **read.workload}.get("precision") == precision
