@@ -49,6 +49,21 @@ def test_output_of_nccl_tests_is_scored_on_as_many_nodes_as_hosts(tmp_path: Path
     assert median == pytest.approx((rows[0].error + rows[1].error) / 2)
 
 
+def test_ranks_are_those_of_the_file_unless_other_nodes_are_stated(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.txt"
+    for text, nodes, expected in (
+        (OUTPUT, None, (2, 2)),
+        (OUTPUT, 2, (2, 2)),
+        # the hosts of the file are not the nodes of the run: all of their devices are counted
+        (OUTPUT, 4, (4, None)),
+        ("".join(x for x in OUTPUT.splitlines(True) if "Rank" not in x), 3, (3, None)),
+    ):
+        path.write_text(text)
+        rows, refused = read_measured(path, load_machine("polaris"), nodes)
+        assert refused == []
+        assert {(row.nodes, row.ranks) for row in rows} == {expected}
+
+
 @pytest.mark.parametrize("time", ["-1234.5", "nan", "inf", "0", "1e308", "1e-9", "", "N/A"])
 def test_a_row_without_a_plausible_time_is_refused_by_its_line(tmp_path: Path, time: str) -> None:
     """None is dropped in silence; rows of size 0, which measure the launch, are none of them."""

@@ -290,3 +290,13 @@ def test_a_task_travels_as_data() -> None:
     assert answers.answer_task(
         answers.Task(**plain, questions=tuple(asked))
     ) == answers.answer_task(task)
+
+
+def test_rows_are_equal_to_other_sequences_of_the_same_rows() -> None:
+    found = swept(**{**FEW, "nodes": 1})
+    rows = [*found.rows]
+    assert found.rows == rows
+    assert found.rows == tuple(rows)
+    assert found.rows != rows[1:]
+    assert found.rows != 4
+    assert found.rows[1:3] == tuple(rows[1:3])

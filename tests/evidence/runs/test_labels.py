@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from planner.describe.catalogue import load_model, names
 from planner.evidence.backtest import score
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import canonical
 from planner.evidence.runs.run import RefusedRun
 from planner.evidence.runs.run_files import read_runs
 from planner.evidence.runs.run_model import _size_of
-from tests.evidence.runs.test_runs import NANOTRON
+from tests.evidence.runs.test_runs import NANOTRON, accepted
 from tests.evidence.tables import row, write
 
 
@@ -178,3 +179,14 @@ def test_memory_of_aurora_gpt_2b_as_its_script_runs_it(tmp_path: Path) -> None:
 def test_a_label_may_state_a_size_in_billions_of_parameters() -> None:
     assert (_size_of("gpt3-20b"), _size_of("bert-large")) == (20.0, None)
     assert (_size_of("gpt 500m"), _size_of("moe 1.5t")) == (0.5, 1500.0)
+
+
+def test_a_size_alone_has_the_layers_of_the_nearest_dense_model(tmp_path: Path) -> None:
+    run = accepted(tmp_path, model="ours 6.1B", hidden="", n_layers="", n_heads="", params_b="")
+    dense = [load_model(name) for name in names("model")]
+    near = [m for m in dense if m.num_layers and not m.experts and not m.vision]
+    nearest = min(near, key=lambda m: max(m.num_params / 6.1e9, 6.1e9 / m.num_params))
+    said = f"n_layers missing: as many as in {nearest.name}"
+    assert any(said in sentence for sentence in run.assumed), run.assumed
+    assert run.scenario.model.num_layers == nearest.num_layers
+    assert run.scenario.model.num_params == pytest.approx(6.1e9, rel=0.05)
