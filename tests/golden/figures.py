@@ -30,7 +30,7 @@ RESIDUALS = tuple(
     )
     for n in range(7)
 )
-TIMES_MS = [9000, 2200, 2500, 2310, 2280, 2300, 2350, 2290]
+TIMES_MS = [900, 220, 250, 231, 228, 230, 235, 229]
 MOST = 12
 """Values of a trace that are kept, evenly spread; their number is kept as well."""
 _DIGITS = 9
