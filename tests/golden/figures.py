@@ -30,7 +30,7 @@ RESIDUALS = tuple(
     )
     for n in range(7)
 )
-TIMES_MS = [900, 220, 250, 231, 228, 230, 235, 229]
+TIMES_MS = [900, 220, 950, 231, 928, 230, 935, 229, 950, 240]
 MOST = 12
 """Values of a trace that are kept, evenly spread; their number is kept as well."""
 _DIGITS = 9
