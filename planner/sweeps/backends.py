@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +28,7 @@ BACKENDS = ("loky", "sequential", "threading", "dask")
 
 _PACKAGES = {"dask": ("distributed",), "sequential": ()}
 PATIENCE_S = 60.0
-"""Longest wait for the first worker of a cluster."""
+"""Longest wait for a worker of a cluster."""
 _CONNECTION_S, _GREETING_S = 5.0, 30.0
 """Longest waits for a connection to a scheduler, and for its first words."""
 
@@ -136,11 +136,26 @@ def _on_cluster(tasks: Sequence[Task], client: Any) -> Iterator[list[Answer]]:
 
     submit()
     try:
-        for answered in running:
+        while running.count():
+            _wait(client, running.has_ready)
+            answered = next(running)
             submit()
             yield answered.result()
     finally:
         client.cancel(list(running.futures))
+
+
+def _wait(client: Any, is_over: Callable[[], Any]) -> None:
+    """Wait while the cluster has workers, or may soon; raises PlannerError if it has none."""
+    seen = time.monotonic()
+    while not is_over():
+        seen = time.monotonic() if client.nthreads() else seen
+        if time.monotonic() - seen > PATIENCE_S:
+            raise PlannerError(
+                f"the Dask scheduler at {client.scheduler.address} has had no worker for "
+                f"{PATIENCE_S:g} s; start some with `dask worker`, and repeat the call"
+            )
+        time.sleep(0.02)
 
 
 async def _greet(address: str) -> None:
@@ -182,11 +197,5 @@ def _dask_client(address: str | None) -> Iterator[Any]:
             "`dask scheduler`, or correct the address"
         ) from None
     with client:
-        try:
-            client.wait_for_workers(1, timeout=PATIENCE_S)
-        except (TimeoutError, distributed.TimeoutError):
-            raise PlannerError(
-                f"the Dask scheduler at {shorten(address)} has no worker after {PATIENCE_S:g} s; "
-                "start some with `dask worker`"
-            ) from None
+        _wait(client, client.nthreads)
         yield client

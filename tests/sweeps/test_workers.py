@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from planner.errors import PlannerError
 from planner.sweeps import backends
 from planner.sweeps.definition import define_sweep
 from planner.sweeps.questions import Task, list_questions, make_tasks
@@ -30,9 +30,11 @@ class _Completed:
     def count(self) -> int:
         return len(self.futures)
 
-    def __iter__(self) -> Iterator[Any]:
-        while self.futures:
-            yield self.futures.pop(0)
+    def has_ready(self) -> bool:
+        return bool(self.futures)
+
+    def __next__(self) -> Any:
+        return self.futures.pop(0)
 
 
 class _Client:
@@ -87,6 +89,29 @@ def test_a_sweep_that_stops_cancels_what_waits(monkeypatch: pytest.MonkeyPatch) 
     next(answers)
     answers.close()
     assert client.cancelled == 2
+
+
+def test_a_cluster_that_loses_its_workers_for_a_minute_ends_the_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += 1.0
+
+    monkeypatch.setattr(backends, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    # a worker that comes back within the minute starts it again
+    workers = {59.0: {"a": 1}}
+    client = SimpleNamespace(
+        nthreads=lambda: workers.get(now, {}), scheduler=SimpleNamespace(address="tcp://here:1")
+    )
+    words = "Dask scheduler at tcp://here:1 has had no worker for 60 s; start some with `dask"
+    with pytest.raises(PlannerError, match=words):
+        backends._wait(client, lambda: False)
+    assert now == 59 + 61
+    backends._wait(client, lambda: now > 150)
+    assert now == 151
 
 
 def task_of_few() -> Task:

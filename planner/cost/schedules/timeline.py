@@ -129,12 +129,6 @@ class Timeline:
         """End of the last pass, before the work that ends the step [s]."""
         return max(event.end_s for event in self.events if event.in_passes)
 
-    @property
-    def idle_fraction(self) -> float:
-        """Idle time of all stages, as a fraction of their total time."""
-        busy = sum(self.busy_s(stage) for stage in range(self.num_stages))
-        return 1 - busy / (self.num_stages * self.makespan_s)
-
     @functools.cached_property
     def _by_stage(self) -> tuple[list[Event], ...]:
         events_by_stage: tuple[list[Event], ...] = tuple([] for _ in range(self.num_stages))

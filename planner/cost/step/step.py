@@ -206,7 +206,6 @@ class _StagePasses(Arrays):
     parts_s: dict[str, Float]
     """Parts of the step time."""
     overlap_window: _OverlapWindow
-    pass_times: _PassTimes
     idle_s: Float
     """Pipeline bubble if passes wait for no data-parallel traffic."""
 
@@ -233,12 +232,12 @@ def _stage_passes(candidates: Stages) -> tuple[_StagePasses, _PipelineTimes | No
         "expert_parallel": m * total([work.expert_s for work in wide]),
         "pipeline_transfer": _transfers(candidates.layouts, window.transfer),
     }
-    each = _PassTimes.summed(_PassTimes.of(wide), total)
     pipeline, idle_s = None, np.zeros(np.shape(layouts.dp))
     if np.any(layouts.piped):
-        pipeline = _pipeline_times(candidates, each, _PassTimes.of(wide))
+        blocks = _PassTimes.of(wide)
+        pipeline = _pipeline_times(candidates, _PassTimes.summed(blocks, total), blocks)
         idle_s = _bubble_s(layouts, pipeline, (np.zeros(1), np.zeros(1)))
-    return _StagePasses(parts, window, each, idle_s[..., None]), pipeline
+    return _StagePasses(parts, window, idle_s[..., None]), pipeline
 
 
 def _pipeline_times(
