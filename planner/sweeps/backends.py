@@ -28,7 +28,7 @@ BACKENDS = ("loky", "sequential", "threading", "dask")
 
 _PACKAGES = {"dask": ("distributed",), "sequential": ()}
 PATIENCE_S = 60.0
-"""Longest wait for a worker of a cluster."""
+"""Longest wait for the first worker of a cluster; ten times as long if all are lost."""
 _CONNECTION_S, _GREETING_S = 5.0, 30.0
 """Longest waits for a connection to a scheduler, and for its first words."""
 
@@ -137,7 +137,7 @@ def _on_cluster(tasks: Sequence[Task], client: Any) -> Iterator[list[Answer]]:
     submit()
     try:
         while running.count():
-            _wait(client, running.has_ready)
+            _wait(client, running.has_ready, 10 * PATIENCE_S)
             answered = next(running)
             submit()
             yield answered.result()
@@ -145,15 +145,15 @@ def _on_cluster(tasks: Sequence[Task], client: Any) -> Iterator[list[Answer]]:
         client.cancel(list(running.futures))
 
 
-def _wait(client: Any, is_over: Callable[[], Any]) -> None:
+def _wait(client: Any, is_over: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
     """Wait while the cluster has workers, or may soon; raises PlannerError if it has none."""
     seen = time.monotonic()
     while not is_over():
         seen = time.monotonic() if client.nthreads() else seen
-        if time.monotonic() - seen > PATIENCE_S:
+        if time.monotonic() - seen > patience_s:
             raise PlannerError(
                 f"the Dask scheduler at {client.scheduler.address} has had no worker for "
-                f"{PATIENCE_S:g} s; start some with `dask worker`, and repeat the call"
+                f"{patience_s:g} s; start some with `dask worker`, and repeat the call"
             )
         time.sleep(0.02)
 
