@@ -155,7 +155,7 @@ def _wait(client: Any, is_over: Callable[[], Any], patience_s: float = PATIENCE_
                 f"the Dask scheduler at {client.scheduler.address} has had no worker for "
                 f"{patience_s:g} s; start some with `dask worker`, and repeat the call"
             )
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 async def _greet(address: str) -> None:
