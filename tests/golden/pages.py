@@ -54,7 +54,7 @@ PAGES: dict[str, Callable[[], Any]] = {
 
 
 def page(name: str) -> list[str]:
-    """Return the lines of a page, and what the object shows at a prompt."""
+    """Return the words and cells of a page."""
     value = PAGES[name]()
     text = re.sub(r"<style.*?</style>", "", value._repr_html_(), flags=re.DOTALL)
     parts = [html.unescape(part).strip() for part in re.split(r"<[^>]*>", text)]

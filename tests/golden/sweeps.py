@@ -33,7 +33,6 @@ SWEEPS: dict[str, dict[str, Any]] = {
         ],
     },
 }
-EMPTY = ("key",)
 
 
 def rows() -> dict[str, list[dict[str, Any]]]:
@@ -44,6 +43,6 @@ def rows() -> dict[str, list[dict[str, Any]]]:
 def _rows(asked: dict[str, Any]) -> list[dict[str, Any]]:
     found = planner.sweep(backend="sequential", **asked)
     return [
-        {name: cell for name, cell in row.items() if cell is not None and name not in EMPTY}
+        {name: cell for name, cell in row.items() if cell is not None and name != "key"}
         for row in found.rows
     ]
