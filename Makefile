@@ -34,10 +34,11 @@ plan: .venv/installed
 quick: .venv/tested
 	$(PYTEST) $(CORES) -m "not slow"
 
-# tests with servers and ranks of their own have time limits: they run after the others, one by one
+# tests with servers and ranks of their own have time limits: they run after the others, those of the
+# explorer one by one in a process, the rest in another, as both wait more than they compute
 test: .venv/tested
 	$(PYTEST) $(CORES) -m "not alone" $(COVER)
-	$(PYTEST) -m alone
+	$(PYTEST) --numprocesses 2 --dist loadgroup -m alone
 
 coverage: COVER := --cov
 coverage: test

@@ -1,13 +1,15 @@
-"""Numbers of every figure: axes, traces and text alternative, of small plans and of machines.
+"""Every figure whole, of small plans and of machines: numbers, words and looks.
 
-Heights and what is said of a point are kept, too. Colours, fonts and margins are left out: they
-may change without a number having moved.
+Only plotly's own template is left out.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 import planner
 from planner import Layout, Workload, ask, figures
@@ -32,9 +34,8 @@ RESIDUALS = tuple(
 )
 TIMES_MS = [900, 220, 950, 231, 928, 230, 935, 229, 950, 240]
 MOST = 12
-"""Values of a trace that are kept, evenly spread; their number is kept as well."""
+"""Values of a list that are kept, evenly spread; their number is kept as well."""
 _DIGITS = 9
-_KEPT = ("x", "y", "z", "base", "text", "customdata")
 RUNS = (
     "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,pp,zero_stage,micro_batch,"
     "global_batch,step_time_s,peak_memory_gib,memory_kind,precision,flash_attention\n"
@@ -90,62 +91,24 @@ def _said(drawing: Any) -> Any:
 
 
 def drawn() -> dict[str, Any]:
-    """Return the numbers of every figure."""
-    return {name: _numbers(figure) for name, figure in drawings()}
+    """Return what every figure is made of."""
+    return {name: _parts(figure.to_plotly_json()) for name, figure in drawings()}
 
 
-def _numbers(figure: Any) -> dict[str, Any]:
-    layout = figure.layout.to_plotly_json()
-    axes = {
-        name: {key: _plain(axis[key]) for key in ("range", "type", "tickvals") if key in axis}
-        for name, axis in layout.items()
-        if name[1:].startswith("axis")
-    }
-    marks = [[_plain(each.get(key)) for key in "xy"] for each in layout.get("annotations", ())]
-    shapes = [
-        [_plain(each.get(key)) for key in ("x0", "x1", "y0", "y1")]
-        for each in layout.get("shapes", ())
-    ]
-    return {
-        "alt": layout["meta"]["alt"],
-        "height": layout.get("height"),
-        "axes": axes,
-        "annotations": _spread(marks),
-        "shapes": _spread(shapes),
-        "traces": [
-            {
-                "name": trace.name,
-                "listed": getattr(trace, "showlegend", None),
-                "said": _plain(getattr(trace, "hovertemplate", None)),
-                **{key: _array(getattr(trace, key, None)) for key in _KEPT},
-                "doubt": [_error(trace, axis) for axis in "xy"],
-            }
-            for trace in figure.data
-        ],
-    }
-
-
-def _error(trace: Any, axis: str) -> list[Any]:
-    bars = getattr(trace, f"error_{axis}", None)
-    return [_array(getattr(bars, key, None)) for key in ("array", "arrayminus")]
-
-
-def _array(values: Any) -> Any:
-    if values is None or isinstance(values, str | float | int):
-        return values
-    return _spread([_plain(value) for value in values])
-
-
-def _spread(values: list[Any]) -> list[Any]:
-    """Return the number of values, then at most MOST of them."""
-    step = max(-(-len(values) // MOST), 1)
-    return [len(values), *values[::step]]
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers rounded to the digits that all processors agree on, lists of them alike."""
+def _parts(value: Any) -> Any:
+    """Return words and rounded numbers; of a long list its length, then at most MOST values."""
     if isinstance(value, str | bool | None):
         return value
+    if isinstance(value, dict) and "bdata" in value:
+        array = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+        return _parts(
+            array.reshape([int(size) for size in str(value.get("shape", "-1")).split(",")])
+        )
+    if isinstance(value, dict):
+        return {name: _parts(value[name]) for name in sorted(value) if name != "template"}
     if hasattr(value, "__iter__"):
-        return [_plain(each) for each in value]
+        values = list(value)
+        step = max(-(-len(values) // MOST), 1)
+        return [len(values), *map(_parts, values[::step])]
+    # to the digits that all processors agree on
     return float(f"{float(value):.{_DIGITS}g}")

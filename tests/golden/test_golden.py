@@ -109,7 +109,7 @@ def test_fields_have_the_same_defaults_and_limits() -> None:
     assert json.loads(json.dumps(fields())) == kept
 
 
-def test_figures_show_the_same_numbers() -> None:
+def test_figures_are_the_same() -> None:
     pytest.importorskip("plotly")
     from tests.golden.figures import drawn
 
