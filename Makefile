@@ -34,11 +34,10 @@ plan: .venv/installed
 quick: .venv/tested
 	$(PYTEST) $(CORES) -m "not slow"
 
-# tests with servers and ranks of their own have time limits: they run after the others, those of the
-# explorer one by one in a process, the rest in another, as both wait more than they compute
+# tests with servers and ranks of their own have time limits: they run after the others, one by one
 test: .venv/tested
 	$(PYTEST) $(CORES) -m "not alone" $(COVER)
-	$(PYTEST) --numprocesses 2 --dist loadgroup -m alone
+	$(PYTEST) -m alone
 
 coverage: COVER := --cov
 coverage: test

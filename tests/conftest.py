@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import ROOT
-
 # no test loads a model from the network; hub tests use a local hub
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # the developer's own preferences and settings must not change an answer
@@ -32,12 +30,10 @@ settings.load_profile("planner")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that runs alone as slow, too; the explorer's share one server and browser."""
+    """Mark every test that runs alone as slow, too."""
     for item in items:
         if item.get_closest_marker("alone"):
             item.add_marker("slow")
-            explorer = item.path.is_relative_to(ROOT / "tests" / "app")
-            item.add_marker(pytest.mark.xdist_group("explorer" if explorer else "ranks"))
 
 
 @pytest.fixture(autouse=True)
