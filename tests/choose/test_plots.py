@@ -9,12 +9,13 @@ import pytest
 import planner
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import plan_job
-from planner.choose.plots import plan_with_space, simulate_step
+from planner.choose.plots import parallel_axes, plan_with_space, simulate_step
 from planner.choose.preferences import preferences
 from planner.choose.search.recommendation import setup_effort
 from planner.choose.simulation.tasks import stage_work
 from planner.choose.verdicts.answer_lines import short_answer
 from planner.cost.estimate import Estimate
+from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import schedule_by_name
 from planner.cost.schedules.simulate import simulate
@@ -145,3 +146,14 @@ def test_choices_lead_from_the_safest_and_simplest_layout_over_the_recommended_t
 def _effort(estimate: Estimate) -> float:
     effort = float(setup_effort(Layouts.of(estimate.layout)))
     return effort + load_framework(estimate.framework).effort
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (8, 2)])
+def test_an_axis_is_as_fast_as_its_slowest_link(ranks: int, nodes: int) -> None:
+    machine, model, layout = load_machine("polaris"), load_model("gpt2"), Layout(dp=ranks)
+    job = Workload(sequence_length=1024, global_batch=ranks)
+    step = planner.estimate(model, machine, layout, workload=job, framework="ddp")
+    [axis], view = parallel_axes(model, machine, job, step), group_view(machine, ranks, 1)
+    inside, between = float(view.local_bytes_per_s), float(view.network_bytes_per_s)
+    assert between < inside
+    assert (axis.nodes, axis.bytes_per_s) == (nodes, between if nodes > 1 else inside)

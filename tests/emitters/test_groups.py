@@ -108,3 +108,9 @@ def test_fully_shard_is_told_the_number() -> None:
     with pytest.raises(EmitError, match="reshard = 8"):
         # torchtitan gathers again over all ranks or not at all
         _files("fsdp2", layout)
+
+
+@pytest.mark.parametrize(("machine", "device"), [("aurora", "xpu"), ("frontier", "cuda")])
+def test_fully_shard_names_the_machine_s_devices(machine: str, device: str) -> None:
+    program = files_of("gpt2", machine, 1, Layout(dp=2, zero_stage=2), "fsdp2")["sharding.py"]
+    assert f'device: str = "{device}"' in program

@@ -206,3 +206,12 @@ def test_semicolons_part_cells_too(tmp_path: Path) -> None:
     assert (row.size_bytes, refused) == (2**20, [])
     with pytest.raises(CatalogueError, match="nodes = 0"):
         read_measured(path, load_machine("polaris"), 0)
+
+
+def test_rows_that_name_no_nodes_are_refused_where_nobody_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("collective,size_bytes,time_us\nall_reduce,1048576,176\n")
+    with pytest.raises(CatalogueError, match="nodes, size and time must be above 0"):
+        read_measured(path, load_machine("polaris"))
+    [row], refused = read_measured(path, load_machine("polaris"), nodes=2)
+    assert (row.nodes, refused) == (2, [])

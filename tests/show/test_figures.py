@@ -6,6 +6,8 @@ import json
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -552,3 +554,10 @@ def test_figures_load_no_streamlit() -> None:
         "sys.exit('streamlit' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_break_is_a_twentieth_of_what_is_drawn() -> None:
+    step: Any = SimpleNamespace(step_s=100.0, instant_s=lambda tail: tail + 5.0)
+    clock = step_timeline._Clock(step, head_s=10.0, tail_s=85.0)
+    assert clock.x(10.0) == 10.0
+    assert clock.x(100.0) == pytest.approx(20.0 + 0.05 * 20.0)

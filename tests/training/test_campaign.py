@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 import planner
 from benchmarks.whole import trainings
+from planner.cost.scenario import Scenario
+from planner.describe.catalogue import load_dataset, load_framework, load_machine, load_model
 from planner.errors import DescriptionError, LayoutError
+from planner.training.campaign import _Campaign
+from planner.training.data.input import input_time
 from planner.training.whole_training import PARTS, Amount, TrainingPart, WholeTraining, sum_parts
 
 GPT = "gpt2", "polaris", planner.Layout(dp=4, micro_batch=16)
@@ -180,3 +184,18 @@ def test_what_makes_no_training_is_said() -> None:
         planner.Checkpoints(interval_s=600, every_steps=100)
     with pytest.raises(DescriptionError, match="pue"):
         planner.Charges(pue=0.9)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_loaders_run_in_the_ranks_of_a_node(nodes: int) -> None:
+    layout = planner.Layout(dp=4 * nodes, micro_batch=16)
+    model, machine, data = load_model("gpt2"), load_machine("polaris"), load_dataset("unet3d")
+    job = planner.Workload(sequence_length=1024, global_batch=64 * nodes, tokens=1e10)
+    step = planner.estimate(model, machine, layout, workload=job)
+    training = planner.Training(dataset=data)
+    scenario = Scenario(model, machine, job, load_framework(step.framework))
+    found = _Campaign(scenario, step, nodes, training).input
+    samples = data.of_sequences(1024)
+    epochs = max(job.steps * job.global_batch / samples.num_samples.value, 1.0)
+    sizes = (machine, nodes, 4, job.global_batch, step.step_time_s)
+    assert found == input_time(*sizes, samples, training.loader, epochs)

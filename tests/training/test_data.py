@@ -269,3 +269,14 @@ def test_decoding_beforehand_trades_cores_for_bytes() -> None:
     more = 150528 / 114660
     assert stored.time.stages["file system"] == pytest.approx(more * now.stages["file system"])
     assert not [c for c in changes(*job, UNET3D, Loader()) if c.name == "decoded"]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_node_s_cores_are_shared_among_the_loaders_of_its_ranks(ranks: int) -> None:
+    job = (POLARIS, 1, ranks, 28, STEP_S)
+    [workers] = [
+        each.loader.workers
+        for each in changes(*job, UNET3D, Loader(workers=1), 1.0)
+        if each.name == "workers"
+    ]
+    assert workers == POLARIS.node.num_cores.value // ranks

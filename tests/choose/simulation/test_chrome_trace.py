@@ -105,3 +105,13 @@ def test_memory_is_a_counter_of_every_stage(
         assert max(c["activations"] for c in counts) == max(held.activations_bytes)
         assert {c["states"] for c in counts} == {held.states_bytes}
         assert counts[-1]["activations"] == 0
+
+
+@pytest.mark.parametrize(("dp", "others"), [(1, ""), (2, " and 1 more")])
+def test_a_stage_is_named_by_its_first_rank_and_how_many_others(dp: int, others: str) -> None:
+    layout = Layout(dp=dp, pp=2, grad_accumulation=2, schedule="gpipe")
+    job = Workload(global_batch=layout.global_batch, sequence_length=1024)
+    names = ("gpt2", "polaris", layout)
+    trace = planner.simulate(*names, workload=job, framework="fsdp2").to_trace()
+    named = {r["args"]["name"] for r in trace["traceEvents"] if r["name"] == "process_name"}
+    assert {f"stage {stage}: rank {dp * stage}{others}" for stage in range(2)} <= named

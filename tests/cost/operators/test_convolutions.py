@@ -233,3 +233,8 @@ def test_starts_of_tiles_of_convolutions_are_hidden() -> None:
     )
     assert math.isclose(conv, plain * 64 / (64 + 96), rel_tol=0.25)
     assert conv < plain
+
+
+def test_no_convolution_computes_in_fp8() -> None:
+    gemms = [gemm for block in blocks_of(scenario("resnet-50")) for gemm in block.gemms]
+    assert {gemm.quantizable for gemm in gemms if gemm.convolution} == {False}

@@ -13,7 +13,7 @@ from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import canonical
 from planner.evidence.runs.run import RefusedRun
 from planner.evidence.runs.run_files import read_runs
-from planner.evidence.runs.run_model import _size_of
+from planner.evidence.runs.run_model import _from_catalogue, _size_of
 from tests.evidence.runs.test_runs import NANOTRON, accepted
 from tests.evidence.tables import row, write
 
@@ -190,3 +190,11 @@ def test_a_size_alone_has_the_layers_of_the_nearest_dense_model(tmp_path: Path) 
     assert any(said in sentence for sentence in run.assumed), run.assumed
     assert run.scenario.model.num_layers == nearest.num_layers
     assert run.scenario.model.num_params == pytest.approx(6.1e9, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("label", "is_it"), [("deepseek-v3 671B", True), ("deepseek-v3 16B", False)]
+)
+def test_a_size_behind_a_name_is_that_of_the_model(label: str, is_it: bool) -> None:
+    found = _from_catalogue(label)
+    assert (found is not None and found.name == "deepseek-v3") == is_it

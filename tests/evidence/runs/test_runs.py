@@ -973,3 +973,14 @@ def test_a_batch_follows_from_micro_batches_accumulation_and_replicas(tmp_path: 
     )
     assert run.workload.global_batch == 2 * 3 * 4
     assert "global_batch missing: micro_batch * grad_accum * dp = 24" in run.assumed
+
+
+@pytest.mark.parametrize(("header", "is_table"), [("model,colour", False), ("model,dp", True)])
+def test_two_columns_make_a_table_of_runs(tmp_path: Path, header: str, is_table: bool) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{header}\ngpt2,4\n")
+    if is_table:
+        assert len(list(read_runs(path))) == 1
+    else:
+        with pytest.raises(CatalogueError, match="is not a table of runs"):
+            list(read_runs(path))
