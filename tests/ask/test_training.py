@@ -148,3 +148,4 @@ def test_more_nodes_than_are_looked_at_are_refused() -> None:
     for question in (ask.startup, ask.checkpoints):
         with pytest.raises(LayoutError, match="nodes = 4 exceeds most_nodes = 2"):
             question("gpt2", MACHINE, nodes=4, most_nodes=2, workload=SHORT)
+    assert ask.startup("gpt2", MACHINE, nodes=2, most_nodes=2, workload=SHORT).found

@@ -61,6 +61,8 @@ def test_journal_of() -> None:
 
 def test_canonical() -> None:
     assert canonical({"b": 1, "a": [0.1]}) == '{"a":[0.1],"b":1}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical({"a": float("nan")})
 
 
 def test_digest() -> None:
