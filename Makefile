@@ -23,6 +23,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
+# processes that tests start read compiled modules, also where the environment would not keep them
+unexport PYTHONDONTWRITEBYTECODE
 # more processes than this collect longer than they test
 CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
