@@ -20,7 +20,6 @@ from planner.choose.plots import (
     layout_space,
     parallel_axes,
     plan_with_space,
-    scenario_of,
     simulate_step,
 )
 from planner.choose.verdicts.layout_words import parse_layout
@@ -66,8 +65,7 @@ def whole_space_of(job: PageJob) -> LayoutSpace:
         return space_of(job)
     if plan.num_devices < plan.nodes * machine.node.num_devices:
         machine = take_devices(machine, plan.num_devices)
-    scope = (job.model, machine, plan.nodes, plan.workload, job.frameworks)
-    return layout_space(*scope, experience=job.experience)
+    return layout_space(job.replaced(machine=machine, nodes=plan.nodes, workload=plan.workload))
 
 
 @st.cache_data(max_entries=128, show_spinner=False, hash_funcs=_HASH)
@@ -94,23 +92,22 @@ def training_of(job: PageJob, packed: str, training_json: str) -> WholeTraining:
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def simulated_step_of(job: PageJob, packed: str) -> SimulatedStep:
     """Simulate the step of a layout event by event."""
-    return simulate_step(
-        job.model, job.machine, job.workload, estimate_of(job, packed), job.experience
-    )
+    estimated = estimate_of(job, packed)
+    return simulate_step(job.scenario_of(estimated), estimated)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def axes_of(job: PageJob, packed: str) -> list[Axis]:
     """Return the parallel axes of a layout with their traffic."""
-    return parallel_axes(job.model, job.machine, job.workload, estimate_of(job, packed))
+    estimated = estimate_of(job, packed)
+    return parallel_axes(job.scenario_of(estimated), estimated)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def stage_memory_of(job: PageJob, packed: str) -> list[dict[str, float]]:
     """Return the memory of every pipeline stage of a layout, by part."""
     estimated = estimate_of(job, packed)
-    scenario = scenario_of(job.model, job.machine, job.workload, estimated, job.experience)
-    return stage_memory(scenario, estimated.layout)
+    return stage_memory(job.scenario_of(estimated), estimated.layout)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)

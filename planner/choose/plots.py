@@ -22,17 +22,11 @@ from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import group_view
 from planner.cost.scenario import Scenario
-from planner.cost.scenario.experience import Experience
 from planner.cost.schedules.simulate import simulate
 from planner.cost.schedules.timeline import Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.communication.bytes_per_axis import AxisTraffic, step_traffic
-from planner.describe.catalogue import load_framework
-from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
-from planner.describe.machine import Machine
-from planner.describe.model.model import Model
-from planner.describe.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +45,9 @@ class LayoutSpace:
     num_fitting: int = 0
 
 
-def layout_space(
-    model: Model,
-    machine: Machine,
-    nodes: int,
-    workload: Workload,
-    frameworks: Sequence[str | Framework] = (),
-    *,
-    experience: Experience = Experience(),
-) -> LayoutSpace:
+def layout_space(job: JobSpec) -> LayoutSpace:
     """Summarize all layouts of a job: the best per tp and pp, the Pareto front, a sample."""
-    job = JobSpec(
-        model, machine, nodes=nodes, workload=workload, frameworks=frameworks, experience=experience
-    )
-    candidates = search_job(job, SearchScope(sys.maxsize))
-    return space_of(list(candidates.values()))
+    return space_of(list(search_job(job, SearchScope(sys.maxsize)).values()))
 
 
 def plan_with_space(job: JobSpec, top: int) -> tuple[Plan, LayoutSpace]:
@@ -148,17 +130,6 @@ _MOST_TASKS = 8_000
 """Most passes to simulate for a plot (half a second); further steady-state passes are skipped."""
 
 
-def scenario_of(
-    model: Model,
-    machine: Machine,
-    workload: Workload,
-    estimate: Estimate,
-    experience: Experience = Experience(),
-) -> Scenario:
-    """Make the scenario of an estimate, with its framework from the catalogue."""
-    return Scenario(model, machine, workload, load_framework(estimate.framework), experience)
-
-
 @dataclass(frozen=True)
 class SimulatedStep:
     """Simulated events of a step, stretched to the estimated step time."""
@@ -192,16 +163,9 @@ class SimulatedStep:
         return self.step_s - repeats * busy_s[busiest] - sum(closing)
 
 
-def simulate_step(
-    model: Model,
-    machine: Machine,
-    workload: Workload,
-    estimate: Estimate,
-    experience: Experience = Experience(),
-) -> SimulatedStep:
+def simulate_step(scenario: Scenario, estimate: Estimate) -> SimulatedStep:
     """Simulate the step of an estimate event by event."""
     layout = estimate.layout
-    scenario = scenario_of(model, machine, workload, estimate, experience)
     work = stage_work(scenario, layout, measured_factor(scenario, estimate))
     count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
     if count * per_batch > _MOST_TASKS:
@@ -243,19 +207,16 @@ _CARRIES = {
 """Data sent on each axis, and the parts of the step time for it; fastest axis first."""
 
 
-def parallel_axes(
-    model: Model, machine: Machine, workload: Workload, estimate: Estimate
-) -> list[Axis]:
+def parallel_axes(scenario: Scenario, estimate: Estimate) -> list[Axis]:
     """List the parallel axes of a layout with more than one rank, fastest first."""
     layout = estimate.layout
-    scenario = scenario_of(model, machine, workload, estimate)
     traffic = step_traffic(scenario, layout)
     places, rows = geometry(Layouts.of(layout).with_default_etp(scenario.framework)), []
     for name in _CARRIES:
         if name not in traffic:
             continue
         size, stride = (int(figure) for figure in places[AXES[name]])
-        view = group_view(machine, size, stride)
+        view = group_view(scenario.machine, size, stride)
         inside = float(view.local_bytes_per_s) if view.local > 1 else np.inf
         between = float(view.network_bytes_per_s) if view.nodes > 1 else np.inf
         latency_s = view.network_latency_s if view.nodes > 1 else view.local_latency_s

@@ -204,7 +204,7 @@ def test_a_clicked_cell_is_its_best_layout_or_says_why_not(
 ) -> None:
     workload = Workload(global_batch=64, sequence_length=2048)
     job = JobSpec("llama-2-70b", "polaris", nodes=8, workload=workload)
-    space = layout_space(job.model, job.machine, job.nodes, job.workload)
+    space = layout_space(job)
     cells = {(str(e.layout.tp), str(e.layout.pp)): e for e in space.cells}
     query = "?model=llama-2-70b&nodes=8&batch=64&seq=2048&exact=True&view=Heatmap+tp+x+pp"
     here = window().open(query).drawn()

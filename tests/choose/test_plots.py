@@ -90,7 +90,8 @@ def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:
     workload = Workload(sequence_length=4096, global_batch=layout.global_batch)
     model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
     found = planner.estimate(model, machine, layout, workload=workload, framework="nanotron")
-    step = simulate_step(model, machine, workload, found)
+    job = JobSpec(model, machine, nodes=1, workload=workload)
+    step = simulate_step(job.scenario_of(found), found)
     assert found.step_time_parts_s["host_overhead"] > 0.3 * found.step_time_s
     kinds = {event.kind for event in step.timeline.computed(0)}
     assert "host_overhead" in kinds
@@ -153,7 +154,8 @@ def test_an_axis_is_as_fast_as_its_slowest_link(ranks: int, nodes: int) -> None:
     machine, model, layout = load_machine("polaris"), load_model("gpt2"), Layout(dp=ranks)
     job = Workload(sequence_length=1024, global_batch=ranks)
     step = planner.estimate(model, machine, layout, workload=job, framework="ddp")
-    [axis], view = parallel_axes(model, machine, job, step), group_view(machine, ranks, 1)
+    scenario = JobSpec(model, machine, nodes=nodes, workload=job).scenario_of(step)
+    [axis], view = parallel_axes(scenario, step), group_view(machine, ranks, 1)
     inside, between = float(view.local_bytes_per_s), float(view.network_bytes_per_s)
     assert between < inside
     assert (axis.nodes, axis.bytes_per_s) == (nodes, between if nodes > 1 else inside)

@@ -30,11 +30,19 @@ JOBS = {
 }
 
 
-def found_of(name: str, few: int) -> tuple[dict[str, Candidates], JobSpec]:
+def found_of(
+    name: str, few: int, recommended_only: bool = False
+) -> tuple[dict[str, Candidates], JobSpec]:
     model, machine, nodes, tokens, batch = JOBS[name]
     workload = Workload(sequence_length=tokens, global_batch=batch)
     job = JobSpec(model, machine, nodes=nodes, workload=workload)
-    return searched(job.model, job.machine, nodes, workload, scope=SearchScope(few)), job
+    scope = SearchScope(few, recommended_only=recommended_only)
+    return searched(job.model, job.machine, nodes, workload, scope=scope), job
+
+
+def _count(found: dict[str, Candidates]) -> int:
+    """Number of layouts that were estimated."""
+    return sum(len(part.footprints) for part in found.values())
 
 
 def said(one: Estimate | None) -> tuple[str, str] | None:
@@ -50,7 +58,11 @@ def said(one: Estimate | None) -> tuple[str, str] | None:
 )
 def test_bounds_change_no_answer(name: str) -> None:
     (all_found, job), (found, _) = found_of(name, sys.maxsize), found_of(name, 0)
-    assert said(recommend(found.values())) == said(recommend(all_found.values()))
+    narrow, _ = found_of(name, 0, recommended_only=True)
+    best = said(recommend(all_found.values()))
+    assert said(recommend(found.values())) == said(recommend(narrow.values())) == best
+    if best is not None:
+        assert _count(narrow) < _count(found) < _count(all_found)
     listed = [said(one) for one in rank_layouts(found.values(), 20)]
     assert listed == [said(one) for one in rank_layouts(all_found.values(), 20)]
     fates = zip(judge_strategies(job, found), judge_strategies(job, all_found), strict=True)

@@ -16,6 +16,7 @@ pytest.importorskip("plotly")
 from plotly.colors import sample_colorscale
 
 import planner
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.plots import (
     SimulatedStep,
@@ -29,7 +30,7 @@ from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
 from planner.cost.schedules.simulate import StageTime, simulate
-from planner.describe.catalogue import load_machine, load_model, names
+from planner.describe.catalogue import load_machine, names
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import UnknownNameError
@@ -156,7 +157,7 @@ def test_waterfall_is_gapless_and_ends_at_the_step(plan: Plan) -> None:
 
 
 def test_space_holds_the_plan(plan: Plan) -> None:
-    found = layout_space(load_model("llama-3-8b"), load_machine("polaris"), 2, _JOB)
+    found = layout_space(JobSpec("llama-3-8b", "polaris", nodes=2, workload=_JOB))
     assert plan.best is not None
     assert plan.recommended is not None
     assert found.num_candidates == plan.num_candidates
@@ -189,7 +190,7 @@ def test_space_holds_the_plan(plan: Plan) -> None:
 
 
 def test_a_dot_is_its_layout_in_the_shape_of_its_strategy() -> None:
-    found = layout_space(load_model("llama-3-8b"), load_machine("polaris"), 2, _JOB)
+    found = layout_space(JobSpec("llama-3-8b", "polaris", nodes=2, workload=_JOB))
     limit = load_machine("polaris").device.memory_bytes.value
     drawing, layouts = candidates.pareto(found, limit, found.choices[0]), candidates.dots(found)
     drawn = []
@@ -216,7 +217,7 @@ def test_a_dot_is_its_layout_in_the_shape_of_its_strategy() -> None:
 
 
 def test_every_cell_says_its_words_once_and_readably() -> None:
-    found = layout_space(load_model("llama-2-70b"), load_machine("polaris"), 8, _JOB)
+    found = layout_space(JobSpec("llama-2-70b", "polaris", nodes=8, workload=_JOB))
     fitting = [cell for cell in found.cells if cell.fits]
     assert 0 < len(fitting) < len(found.cells)  # both kinds of cells are there
     drawing = candidates.heatmap(found, load_machine("polaris").device.memory_bytes.value)
@@ -256,13 +257,8 @@ def test_ticks_of_a_narrow_range_are_close_together() -> None:
 
 
 def test_nothing_legal_is_drawn_as_such() -> None:
-    found = layout_space(
-        load_model("gpt2"),
-        load_machine("polaris"),
-        1,
-        Workload(global_batch=1, sequence_length=1024),
-        ["ddp"],
-    )
+    one = Workload(global_batch=1, sequence_length=1024)
+    found = layout_space(JobSpec("gpt2", "polaris", nodes=1, workload=one, frameworks="ddp"))
     drawing = candidates.heatmap(found, 1e9)
     assert drawing.alt == "No layout is legal for this job."
 
@@ -298,7 +294,8 @@ def test_axes_cover_the_world() -> None:
     spread = Layout(tp=4, pp=2, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b")
     found = planner.estimate("llama-3-8b", "polaris", spread, framework="megatron-lm")
     machine = load_machine("polaris")
-    rows = parallel_axes(load_model("llama-3-8b"), machine, Workload(), found)
+    job = JobSpec("llama-3-8b", machine, nodes=4, workload=Workload())
+    rows = parallel_axes(job.scenario_of(found), found)
     assert [row.name for row in rows] == ["tp", "dp", "pp"]
     assert math.prod(row.size for row in rows) == spread.world
     assert rows[0].nodes == 1
@@ -314,7 +311,8 @@ def _played(
 ) -> tuple[Estimate, SimulatedStep]:
     job = Workload(global_batch=layout.global_batch, sequence_length=2048)
     found = planner.estimate(model, machine, layout, workload=job, framework=framework)
-    return found, simulate_step(load_model(model), load_machine(machine), job, found)
+    scenario = JobSpec(model, machine, nodes=1, workload=job).scenario_of(found)
+    return found, simulate_step(scenario, found)
 
 
 _SHORT = Layout(pp=4, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b", recompute="full")

@@ -10,7 +10,6 @@ import streamlit as st
 from planner.app import address
 from planner.app.controls.page_job import PageJob, PageRequest
 from planner.app.draw import escape
-from planner.choose.plots import scenario_of
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
@@ -118,7 +117,6 @@ def show_lessons(job: PageJob, estimate: Estimate | None = None) -> None:
         return
     changes = EstimateChange(None, None)
     if estimate is not None:
-        scenario = scenario_of(job.model, job.machine, job.workload, estimate, job.experience)
-        changes = change_by_experience(scenario, estimate)
+        changes = change_by_experience(job.scenario_of(estimate), estimate)
     if lines := lessons(job.learned, changes):
         st.caption(escape(" ".join(lines)))

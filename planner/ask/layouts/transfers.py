@@ -100,7 +100,8 @@ def _axis_rows(name: str, estimate: Estimate, job: JobSpec, workload: Workload) 
         **with_interval("step_time_s", estimate.step_time_s, estimate.interval_step_time_s),
         "tokens_per_s_per_device": estimate.tokens_per_s / job.num_devices,
     }
-    axes = parallel_axes(job.model, machine, workload, estimate)
+    job = job.replaced(machine=machine, workload=workload)
+    axes = parallel_axes(job.scenario_of(estimate), estimate)
     rate = machine.bytes_per_s_between(job.nodes)
     for axis in axes:
         leaving = axis.traffic.node_bytes if axis.nodes > 1 else 0.0

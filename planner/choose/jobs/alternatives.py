@@ -65,7 +65,7 @@ PLAIN = (
 class _Way:
     job: JobSpec
     result: JobCandidates | None
-    """Its candidates; None if its recommended layout was remembered."""
+    """Its candidates; None if only its recommended layout is known."""
     alternative: Alternative
     worth: float
     """Useful tokens per expected second, less the cost of another batch [tokens/s]."""
@@ -148,23 +148,23 @@ def _search_ways(
         as_asked = _alternative(job, "as-asked", job, estimate, None)
         ways.append(_Way(job, result, as_asked, _worth(job, as_asked, slowdown)))
     offers = [pair for pair in neighbours(job, estimate) if pair[0] in kinds]
-    if as_asked is not None:
-        offers = [pair for pair in offers if _can_keep_up(pair[1], ways)]
     # many layouts are searched job by job: a good neighbour spares the search of the next
-    num_layouts = sum(len(part.footprints) for part in result.values())
-    step = len(offers) if num_layouts < _MOST_LAYOUTS else 1
-    for start in range(0, len(offers), max(step, 1)):
+    is_large = sum(len(part.footprints) for part in result.values()) >= _MOST_LAYOUTS
+    step = 1 if is_large else max(len(offers), 1)
+    of_neighbours = scope.only_recommended() if is_large else scope
+    for start in range(0, len(offers), step):
         several = offers[start : start + step]
         if as_asked is not None:
             several = [pair for pair in several if _can_keep_up(pair[1], ways)]
-        results = _recommend_each([neighbour for _, neighbour in several], scope)
+        results = _recommend_each([neighbour for _, neighbour in several], of_neighbours)
         for (kind, neighbour), ((estimate, slowdown), candidates) in zip(
             several, results, strict=True
         ):
             if estimate is None or (as_asked is not None and not _can_keep_up(neighbour, ways)):
                 continue
             each = _alternative(job, kind, neighbour, estimate, as_asked)
-            ways.append(_Way(neighbour, candidates, each, _worth(job, each, slowdown)))
+            whole = None if is_large else candidates
+            ways.append(_Way(neighbour, whole, each, _worth(job, each, slowdown)))
     return ways
 
 
@@ -221,7 +221,8 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
     offers = preferences().offers
     if best is None or _computing_share(best) >= offers.computing_share.value:
         return ""
-    scope, nodes, rate = SearchScope(near_factor=1 + job.tolerance, top=1), job.nodes, 0.0
+    scope = SearchScope(near_factor=1 + job.tolerance).only_recommended()
+    nodes, rate = job.nodes, 0.0
     limit = best.tokens_per_s / offers.doubling_gain.value
     while nodes > 1:
         estimate = _recommend_each([job.replaced(nodes=nodes // 2)], scope)[0][0][0]

@@ -156,7 +156,8 @@ def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
         if framework.code.unsupported_model(model, workload.sequence_length)
     }
     scenarios = {name: job.scenario(framework) for name, framework in frameworks.items()}
-    result = search_scenarios(scenarios, job.num_devices, SearchScope(top=1))
+    scope = SearchScope(near_factor=1 + job.tolerance).only_recommended()
+    result = search_scenarios(scenarios, job.num_devices, scope)
     fastest = recommend(result.values(), job.tolerance, without=("files",))
     gain = preferences().offers.switch_gain.value
     if fastest is None or fastest.step_time_s * gain > best.step_time_s:

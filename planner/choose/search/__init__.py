@@ -2,7 +2,8 @@
 
 from planner.choose.search.candidates import Candidates, rank_fastest
 from planner.choose.search.enumeration import enumerate_layouts
-from planner.choose.search.pruning import SearchScope, is_common, is_deep_pipeline, is_starved
+from planner.choose.search.layout_classes import is_common, is_deep_pipeline, is_starved
+from planner.choose.search.pruning import SearchScope
 from planner.choose.search.search import TILES, search, search_together
 
 __all__ = [

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from planner.choose.legality import check, legal
 from planner.choose.preferences import preferences
-from planner.choose.search.pruning import is_common, is_deep_pipeline, is_starved
+from planner.choose.search.layout_classes import is_common, is_deep_pipeline, is_starved
 from planner.cost.arrays import Float, Mask, is_in
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.scenario import Scenario
@@ -48,22 +48,30 @@ def time_factors(
     """Factors on the step time by cause; `risk` is the chance to run out of memory [1]."""
     policy = preferences().recommendation
     risk = np.clip(risk - policy.out_of_memory_risk.value, 0.0, _MOST)
+    return {
+        "memory": 1 + policy.failed_start.value * risk / (1 - risk),
+        **degree_factors(scenario, layouts),
+        "files": np.where(_has_files(scenario, layouts), 1.0, policy.uncommon_slowdown.value),
+        # mean of the log-normal interval of step times over its median
+        "spread": np.exp(np.square(step_outlook(scenario, layouts, parts_s).spread) / 2),
+    }
+
+
+def degree_factors(scenario: Scenario, layouts: Layouts) -> dict[str, Float]:
+    """Those of `time_factors` that no refinement of a layout changes, known without an estimate."""
+    policy = preferences().recommendation
     rare, offload = policy.uncommon_slowdown.value, 1 + policy.offload_slowdown.value
     model, tokens = scenario.model, scenario.workload.sequence_length
     stages = layouts.pp / policy.max_pipeline_stages.value
     beyond = layouts.tp / scenario.machine.wired_devices
     slices = np.where(layouts.cp > 1, layouts.cp * policy.min_slice_tokens.value / tokens, 1.0)
     return {
-        "memory": 1 + policy.failed_start.value * risk / (1 - risk),
         "stall": 1 + _largest(scenario, layouts, lambda stall: stall.slowdown.value - 1),
         "wires": np.where(beyond > 1, np.maximum(_for_doublings(beyond, rare), rare), 1.0),
         "slices": _for_doublings(slices, rare),
         "depth": np.where(is_deep_pipeline(model, layouts.pp), _for_doublings(stages, rare), 1.0),
         "starved": np.where(is_starved(layouts), rare, 1.0),
         "offload": np.where(layouts.keeps_states, 1.0, offload),
-        "files": np.where(_has_files(scenario, layouts), 1.0, rare),
-        # mean of the log-normal interval of step times over its median
-        "spread": np.exp(np.square(step_outlook(scenario, layouts, parts_s).spread) / 2),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -9,79 +10,17 @@ import numpy as np
 
 from planner.choose.preferences import preferences
 from planner.choose.search.candidates import Candidates, fits_safely
+from planner.choose.search.expected_time import degree_factors, expected_time_s
+from planner.choose.search.layout_classes import (
+    NUM_CLASSES,
+    classify_layouts,
+    is_starved,
+    time_limits_s,
+)
 from planner.choose.search.lower_bounds import memory_lower_bound_bytes, step_time_lower_bound_s
 from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD
-from planner.describe.model.model import Model
-
-_DATA, _TENSOR, _PIPELINE, _TENSOR_PIPELINE, _THREE_AXES, _UNCLASSIFIED = range(6)
-"""Axes in use; `_UNCLASSIFIED`: context parallelism, or experts with only data parallelism."""
-_ZERO_STAGES, _FLAGS = 4, 2**3
-
-NUM_CLASSES = (_UNCLASSIFIED + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
-_CLASSES = np.arange(NUM_CLASSES)
-_AXES = _CLASSES // (_ZERO_STAGES * len(OFFLOAD) * _FLAGS)
-# with data parallelism only, offload is a strategy of its own
-_OFFLOADED = np.where(_AXES == _DATA, 0, _CLASSES // _FLAGS % len(OFFLOAD))
-
-PREFERRED: Int = _CLASSES // _FLAGS * _FLAGS - _OFFLOADED * _FLAGS
-"""For each class, the class recommended in its place unless that is much slower."""
-IS_PREFERRED = PREFERRED == _CLASSES
-IS_UNCLASSIFIED = _AXES == _UNCLASSIFIED
-"""Classes that belong to no classic strategy."""
-
-
-def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
-    """Class of each layout: axes in use, ZeRO stage, offload, and uncommon features."""
-    tensor, piped = layouts.tp > 1, layouts.piped
-    both = np.where(layouts.dp > 1, _THREE_AXES, _TENSOR_PIPELINE)
-    axes = np.where(tensor & piped, both, _TENSOR * tensor + _PIPELINE * piped)
-    is_other = (layouts.cp > 1) | ((layouts.ep > 1) & (axes == _DATA))
-    axes = np.where(is_other, _UNCLASSIFIED, axes)
-    # with both tp and pp, strategies ignore the ZeRO stage, but stalls may depend on it
-    by_stage = (axes < _TENSOR_PIPELINE) | bool(scenario.framework.stalls)
-    sharded = np.where(by_stage, layouts.zero_stage, 0)
-    offload = np.where(axes == _DATA, layouts.offload, layouts.offload > 0)
-    classes = (axes * _ZERO_STAGES + sharded) * len(OFFLOAD) + offload
-    for flag in (
-        _leaves_wires(scenario, layouts),
-        _has_short_slices(scenario, layouts),
-        # for every model: a separate class loses no layout, and the recommendation decides
-        layouts.pp > preferences().recommendation.max_pipeline_stages.value,
-    ):
-        classes = classes * 2 + flag
-    return np.asarray(classes)
-
-
-def is_common(scenario: Scenario, layouts: Layouts) -> Mask:
-    """True if tp stays on wired devices (arXiv:2104.04473) and sequence slices are long enough."""
-    return ~_leaves_wires(scenario, layouts) & ~_has_short_slices(scenario, layouts)
-
-
-def _leaves_wires(scenario: Scenario, layouts: Layouts) -> Mask:
-    """True if tensor parallelism spans devices without direct links."""
-    return np.asarray(layouts.tp > scenario.machine.wired_devices)
-
-
-def _has_short_slices(scenario: Scenario, layouts: Layouts) -> Mask:
-    """True if context parallelism has fewer tokens per slice than in common use."""
-    shortest = layouts.cp * preferences().recommendation.min_slice_tokens.value
-    return np.asarray((layouts.cp > 1) & (scenario.workload.sequence_length < shortest))
-
-
-def is_deep_pipeline(model: Model, pp: Int | int) -> Mask:
-    """True if a model has more stages than any published run of its size (arXiv:2104.04473)."""
-    policy = preferences().recommendation
-    is_deep = np.asarray(pp) > policy.max_pipeline_stages.value
-    return is_deep & (model.num_params < policy.deep_pipeline_params.value)
-
-
-def is_starved(layouts: Layouts) -> Mask:
-    """Whether a pipeline has fewer micro-batches than stages, so that some are always idle."""
-    return np.asarray(layouts.num_microbatches < layouts.pp)
-
 
 _FIRST_ROUND, _LARGEST_ROUND = 2048, 16_384
 """Layouts of the first and the largest round, lowest bounds first; each round doubles."""
@@ -105,6 +44,12 @@ class SearchScope:
     """Number of strategies that an answer lists."""
     top_time_s: float = np.inf
     """Step time of the slowest of the `top` strategies in frameworks searched before [s]."""
+    recommended_only: bool = False
+    """Keep only what can be recommended; `top_time_s` is then its longest expected time."""
+
+    def only_recommended(self) -> SearchScope:
+        """Return the scope of a search whose only result is the recommended layout."""
+        return replace(self, exhaustive_up_to=4096, recommended_only=True)
 
 
 def estimate_promising(
@@ -131,6 +76,7 @@ class Pruner:
         """By class: step time of the fastest layout that fits safely."""
         self.least_over: Float = np.full(NUM_CLASSES, np.inf)
         """By class: smallest relative excess of any layout over its memory limits."""
+        self.factor = scope.near_factor or 1 + preferences().tolerance
         self.top_time_s = scope.top_time_s
         """Step time of the slowest strategy that an answer would list."""
         self.too_large = self.too_slow = 0
@@ -144,16 +90,19 @@ class Pruner:
             least = least * np.where(layouts.piped, 1 - 1 / layers, 1.0)
         return np.maximum(least / max(scenario.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
 
+    def bounds_s(self, layouts: Layouts, final: bool = False) -> Float:
+        """Lower bound of what `limits_s` limits: step time, or expected time [s]."""
+        # fewer digits: ties must not depend on the last one, which differs between processors
+        bounds_s = (1 - 1e-7) * step_time_lower_bound_s(self.scenario, layouts, final)
+        if self.scope.recommended_only:
+            bounds_s = bounds_s * math.prod(degree_factors(self.scenario, layouts).values())
+        return bounds_s
+
     def limits_s(self) -> Float:
-        """Step time by class above which its layouts cannot matter for the answer [s]."""
-        factor = self.scope.near_factor or 1 + preferences().tolerance
-        limits_of_class, preferred = factor * self.fastest_s, factor * self.fastest_s[PREFERRED]
-        limits = np.where(IS_PREFERRED, limits_of_class, np.minimum(limits_of_class, preferred))
-        fastest = float(np.min(self.fastest_s[IS_PREFERRED]))
-        # layouts outside the classic strategies matter only among the fastest of all
-        limits = np.where(IS_UNCLASSIFIED, np.minimum(limits, factor * fastest), limits)
-        listed = max(self.top_time_s, factor * fastest) if np.isfinite(fastest) else 0.0
-        return np.maximum(limits, listed)
+        """Time by class above which its layouts cannot matter for the answer [s]."""
+        if self.scope.recommended_only:
+            return np.full(NUM_CLASSES, self.top_time_s)
+        return time_limits_s(self.fastest_s, self.factor, self.top_time_s)
 
     def promising(self, layouts: Layouts) -> Layouts:
         """Keep refined layouts that can fit and be fast enough; count the others."""
@@ -162,7 +111,7 @@ class Pruner:
         if not len(able):
             return able
         limits_s = self.limits_s()[classify_layouts(self.scenario, able)]
-        is_fast = (1 - 1e-7) * step_time_lower_bound_s(self.scenario, able, final=True) <= limits_s
+        is_fast = self.bounds_s(able, final=True) <= limits_s
         self.too_slow += int(np.count_nonzero(~is_fast))
         return able.take(np.flatnonzero(is_fast))
 
@@ -174,6 +123,9 @@ class Pruner:
         safe = fits_safely(self.scenario, estimates) & ~is_starved(estimates.layouts)
         classes = classify_layouts(self.scenario, estimates.layouts)[safe]
         np.minimum.at(self.fastest_s, classes, estimates.step_time_s[safe])
+        if self.scope.recommended_only and len(estimates):
+            least_s = float(np.min(expected_time_s(self.scenario, estimates)))
+            self.top_time_s = min(self.top_time_s, self.factor * least_s)
 
 
 class _Rounds:
@@ -181,9 +133,7 @@ class _Rounds:
 
     def __init__(self, pruner: Pruner, layouts: Layouts) -> None:
         self.pruner, self.layouts, self.over = pruner, layouts, pruner.over(layouts)
-        # fewer digits: ties must not depend on the last one, which differs between processors
-        bounds_s = (1 - 1e-7) * step_time_lower_bound_s(pruner.scenario, layouts)
-        self.bounds_s = bounds_s.astype(np.float32).astype(np.float64)
+        self.bounds_s = pruner.bounds_s(layouts).astype(np.float32).astype(np.float64)
         self.classes = classify_layouts(pruner.scenario, layouts)
         columns = ("tp", "pp", "cp", "ep", "zero_stage", "offload")
         first, self.strategies = distinct(*(getattr(layouts, name) for name in columns))
@@ -201,10 +151,14 @@ class _Rounds:
         while len(rows := self._possibly_fastest(count, of_class)):
             self._estimate(rows, estimate)
             count, of_class = min(2 * count, _LARGEST_ROUND), 2 * of_class
-        if len(rows := self._least_over()):
-            self._estimate(rows, estimate)
-        while len(rows := self._possibly_closer()):
-            self._estimate(rows, estimate)
+        # with one to recommend, those that cannot fit no longer matter
+        if not (self.pruner.scope.recommended_only and np.isfinite(self.pruner.top_time_s)):
+            if len(rows := self._least_over()):
+                self._estimate(rows, estimate)
+            while len(rows := self._possibly_closer()):
+                self._estimate(rows, estimate)
+        if not self.parts:  # a framework searched before has better ones than all of these
+            self._estimate(np.zeros(0, dtype=np.int64), estimate)
         rows = np.concatenate([rows for rows, _ in self.parts])
         candidates = Candidates.joined([part for _, part in self.parts])
         large = int(np.count_nonzero(self.is_open & (self.over > 0)))
@@ -245,6 +199,8 @@ class _Rounds:
         self.is_open[rows] = False
         self.parts.append((rows, candidates))
         self.pruner.learn(candidates)
+        if self.pruner.scope.recommended_only:
+            return
         strategies = self.strategies[rows[candidates.footprints.fits]]
         np.minimum.at(self.strategy_times_s, strategies, candidates.estimates.step_time_s)
         # twice as many, because two frameworks may have the same strategy

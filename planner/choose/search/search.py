@@ -264,7 +264,8 @@ def _refined(
     candidates, pruner = estimate_promising(scenario, layouts, estimate, scope)
     for refine in REFINEMENTS:
         refined = _restrict(refine(candidates), within)
-        refined = refined if pruner is None else pruner.promising(refined)
+        if pruner is not None and len(refined):
+            refined = pruner.promising(refined)
         if len(refined):
             estimated = estimate(refined)
             candidates = Candidates.joined([candidates, estimated])

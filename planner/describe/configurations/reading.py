@@ -1,11 +1,12 @@
 """Reading: a job's configuration files, each recognised by its content."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.document import MAX_BYTES, Document
-from planner.describe.configurations.foreign import foreign_kind
 from planner.describe.configurations.readers import (
     accelerate,
     axolotl,
@@ -18,7 +19,7 @@ from planner.describe.configurations.readers import (
     neox,
     torchtitan,
 )
-from planner.describe.configurations.stated_job import Reader
+from planner.describe.configurations.stated_job import KEYS, Reader
 from planner.describe.files import read_text
 from planner.errors import CatalogueError, shorten
 
@@ -57,7 +58,7 @@ def read_configuration_text(text: str, name: str) -> Configuration:
             f"{document.name} has {len(text)} characters; configurations above {MAX_BYTES} are "
             "refused: give the configuration alone"
         )
-    if kind := foreign_kind(document):
+    if kind := _foreign_kind(document):
         raise CatalogueError(
             f"{document.name} looks like {kind}, which is not read; give its layout and batch as "
             "options, such as --tp, --zero-stage and --micro-batch"
@@ -74,3 +75,17 @@ def read_configuration_text(text: str, name: str) -> Configuration:
 def reader_of(document: Document) -> Reader | None:
     """Find the reader that recognises a file; None if it is no configuration."""
     return next((reader for reader in READERS.values() if reader.recognises(document)), None)
+
+
+def _foreign_kind(document: Document) -> str:
+    """Name the kind of a file whose program is not read; empty for any other file."""
+    for program in KEYS["foreign"]:
+        if any(all(_has(document.tables, key) for key in keys) for keys in program["marks"]):
+            return str(program["title"])
+    return ""
+
+
+def _has(values: Any, path: str) -> bool:
+    key, _, rest = path.partition(".")
+    is_there = isinstance(values, Mapping) and key in values
+    return is_there and (not rest or _has(values[key], rest))

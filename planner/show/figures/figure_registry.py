@@ -3,25 +3,20 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
+from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.plan import Plan
-from planner.choose.plots import (
-    LayoutSpace,
-    layout_space,
-    parallel_axes,
-    scenario_of,
-    simulate_step,
-)
+from planner.choose.plots import LayoutSpace, layout_space, parallel_axes, simulate_step
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
+from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
-from planner.describe.catalogue import load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures.frame import Drawing
 from planner.training.whole_training import WholeTraining
@@ -97,16 +92,17 @@ class Request:
         return training
 
     @property
-    def job(self) -> tuple[Model, Machine, Workload, Estimate]:
-        """Model, machine, workload and estimate of one layout of the plan."""
-        return self.model, self.machine, self.result.workload, self.estimate
+    def scenario(self) -> Scenario:
+        """The scenario of one layout of the plan."""
+        framework = load_framework(self.estimate.framework)
+        return Scenario(self.model, self.machine, self.result.workload, framework)
 
     @property
     def space(self) -> LayoutSpace:
         """All layouts of the plan's job, from a new search."""
-        frameworks, experience = self.options["frameworks"], self.options["experience"]
-        job = (self.model, self.machine, self.result.nodes, self.result.workload)
-        return layout_space(*job, frameworks, experience=experience)
+        options = {name: self.options[name] for name in ("frameworks", "experience")}
+        of_plan = {"nodes": self.result.nodes, "workload": self.result.workload}
+        return layout_space(JobSpec(self.model, self.machine, **of_plan, **options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,7 @@ class _Source:
 
 _OF_JOB = ("estimate", "model", "machine")
 _SOURCES = {
-    "axes": _Source(lambda request: parallel_axes(*request.job), _OF_JOB),
+    "axes": _Source(lambda r: parallel_axes(r.scenario, r.estimate), _OF_JOB),
     "device_limit_bytes": _Source(attrgetter("machine.device.memory_bytes.value"), ("machine",)),
     "estimate": _Source(attrgetter("estimate"), ("estimate",)),
     "estimates": _Source(attrgetter("estimates")),
@@ -128,14 +124,14 @@ _SOURCES = {
     "machine": _Source(attrgetter("machine"), ("machine",)),
     "marked": _Source(attrgetter("result.recommended")),
     "simulated": _Source(
-        lambda request: simulate_step(*request.job, request.options["experience"]),
+        lambda r: simulate_step(
+            replace(r.scenario, experience=r.options["experience"]), r.estimate
+        ),
         (*_OF_JOB, "experience"),
     ),
     "scores": _Source(attrgetter("result.scores")),
     "space": _Source(attrgetter("space"), ("model", "machine", "frameworks", "experience")),
-    "stages": _Source(
-        lambda request: stage_memory(scenario_of(*request.job), request.estimate.layout), _OF_JOB
-    ),
+    "stages": _Source(lambda r: stage_memory(r.scenario, r.estimate.layout), _OF_JOB),
     "step_time_s": _Source(attrgetter("estimate.step_time_s"), ("estimate",)),
     "strategies": _Source(attrgetter("result.strategies")),
     "training": _Source(attrgetter("training")),

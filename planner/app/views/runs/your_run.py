@@ -1,6 +1,7 @@
 """Your run: the user's own run against its estimate, what explains it, and what it teaches."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from planner.app.draw import (
 )
 from planner.app.views.layouts.choice import layout_box
 from planner.app.views.runs.shards import shards
-from planner.choose.plots import scenario_of
 from planner.choose.verdicts.answer_lines import estimate_lines
 from planner.cost.estimate import Estimate
+from planner.cost.scenario.experience import Experience
 from planner.errors import PlannerError
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.logs.comparison import Comparison, compare, comparison_rows, verdict
@@ -127,7 +128,7 @@ def _job(log: RunLog | None, job: PageJob) -> None:
 def _log(log: RunLog, job: PageJob, shown: Estimate) -> None:
     """Draw a log against the estimate of a layout, without what own runs taught."""
     workload = job.workload.replaced(global_batch=shown.layout.global_batch)
-    scenario = scenario_of(job.model, job.machine, workload, shown)
+    scenario = replace(job.scenario_of(shown), workload=workload, experience=Experience())
     comparison = compare(log, Job(scenario, shown.layout, ()))
     _answer(comparison, shown if job.learned else None)
     draw(accuracy.measured_step(comparison), key="measured", caption=True)
