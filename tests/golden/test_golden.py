@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.golden.asked import ASKED, asked
+from tests.golden.choices import KINDS, choices
 from tests.golden.evidence import evidence
 from tests.golden.fields import fields
 from tests.golden.files import CASES, files
@@ -16,6 +18,8 @@ from tests.golden.printed import CHECKED, COMMANDS, MEASURED, checked, measured,
 from tests.golden.sweeps import rows
 from tests.golden.write import (
     ANSWERS,
+    KEPT_ASKED,
+    KEPT_CHOICES,
     KEPT_EVIDENCE,
     KEPT_FIELDS,
     KEPT_FIGURES,
@@ -133,6 +137,20 @@ def test_the_files_are_the_same(name: str) -> None:
 def test_there_are_sixty_questions_and_no_other_answers() -> None:
     assert len(QUESTIONS) >= 60
     assert {path.stem for path in ANSWERS.glob("*.json")} == set(QUESTIONS)
+
+
+@pytest.mark.parametrize("question", ASKED)
+def test_small_questions_are_answered_the_same(question: str) -> None:
+    kept = json.loads(KEPT_ASKED.read_text(encoding="utf-8"))
+    of_question = {name: each for name, each in kept.items() if name.split()[0] == question}
+    assert_same(json.loads(json.dumps(asked(question))), of_question)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_choices_are_the_same(kind: str) -> None:
+    kept = json.loads(KEPT_CHOICES.read_text(encoding="utf-8"))
+    of_kind = {name: each for name, each in kept.items() if name.split()[0] == kind}
+    assert_same(json.loads(json.dumps(choices(kind))), of_kind)
 
 
 def test_memory_of_every_moment_is_the_same_to_the_byte() -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli import main
+from tests.golden.asked import everything_asked
+from tests.golden.choices import every_choice
 from tests.golden.evidence import evidence
 from tests.golden.fields import fields
 from tests.golden.figures import drawn
@@ -26,6 +28,8 @@ from tests.golden.sweeps import rows
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
 KEPT_MOMENTS = HERE / "moments.json"
+KEPT_ASKED = HERE / "asked.json"
+KEPT_CHOICES = HERE / "choices.json"
 KEPT_EVIDENCE = HERE / "evidence.json"
 KEPT_FIELDS = HERE / "fields.json"
 KEPT_FIGURES = HERE / "figures.json"
@@ -67,6 +71,8 @@ def write() -> None:
         text = json.dumps(answer(arguments), indent=1)
         (ANSWERS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     _write_lines(KEPT_MOMENTS, moments())
+    _write_lines(KEPT_ASKED, everything_asked())
+    _write_lines(KEPT_CHOICES, every_choice())
     _write_lines(KEPT_EVIDENCE, evidence())
     _write_lines(KEPT_FIELDS, fields())
     _write_lines(KEPT_FIGURES, drawn())
