@@ -73,7 +73,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 
 
 @functools.cache
-def _layouts(count: int = 3000) -> Layouts:
+def random_layouts(count: int = 3000) -> Layouts:
     """Random layouts: plain ones with up to three other fields, legal or not."""
     draw, found = random.Random(20), list[Layout]()
     while len(found) < count:
@@ -90,7 +90,7 @@ def _breaks(rule: Rule, asked: Scenario, layouts: Layouts) -> Int:
 
 def legality() -> dict[str, dict[str, int]]:
     """Number of random layouts that break each rule, by framework and model."""
-    layouts = _layouts()
+    layouts = random_layouts()
     found = {}
     for name in (*names("framework"), *SWITCHES):
         for fields in SCENARIOS:
@@ -105,7 +105,7 @@ def legality() -> dict[str, dict[str, int]]:
 
 def messages() -> dict[str, list[str]]:
     """Messages of every rule that random layouts break, a few of each."""
-    layouts, found = _layouts(), dict[str, list[str]]()
+    layouts, found = random_layouts(), dict[str, list[str]]()
     for fields in SCENARIOS:
         for name in (*names("framework"), *SWITCHES):
             asked = scenario(framework=name, **fields)
@@ -118,7 +118,7 @@ def messages() -> dict[str, list[str]]:
 
 def classes() -> dict[str, list[float | str]]:
     """Sums of factors and effort over random layouts, and how many are of each class."""
-    layouts, found = _layouts(), {}
+    layouts, found = random_layouts(), {}
     for fields in SCENARIOS:
         for name in ("fsdp2", "megatron-lm", "megatron-deepspeed"):
             asked: Scenario = scenario(framework=name, **fields)

@@ -14,6 +14,7 @@ from tests.golden.fields import fields
 from tests.golden.files import CASES, files
 from tests.golden.moments import moments
 from tests.golden.pages import PAGES, page
+from tests.golden.parts import sums
 from tests.golden.printed import CHECKED, COMMANDS, MEASURED, checked, measured, printed
 from tests.golden.sweeps import rows
 from tests.golden.write import (
@@ -26,6 +27,7 @@ from tests.golden.write import (
     KEPT_FILES,
     KEPT_MOMENTS,
     KEPT_PAGES,
+    KEPT_PARTS,
     KEPT_ROWS,
     KEPT_TEXTS,
     answer,
@@ -137,6 +139,10 @@ def test_the_files_are_the_same(name: str) -> None:
 def test_there_are_sixty_questions_and_no_other_answers() -> None:
     assert len(QUESTIONS) >= 60
     assert {path.stem for path in ANSWERS.glob("*.json")} == set(QUESTIONS)
+
+
+def test_sums_of_every_part_are_the_same() -> None:
+    assert_same(sums(), json.loads(KEPT_PARTS.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("question", ASKED)

@@ -22,6 +22,7 @@ from tests.golden.figures import drawn
 from tests.golden.files import emitted
 from tests.golden.moments import moments
 from tests.golden.pages import pages
+from tests.golden.parts import sums
 from tests.golden.printed import texts
 from tests.golden.sweeps import rows
 
@@ -35,6 +36,7 @@ KEPT_FIELDS = HERE / "fields.json"
 KEPT_FIGURES = HERE / "figures.json"
 KEPT_FILES = HERE / "files.json"
 KEPT_PAGES = HERE / "pages.json"
+KEPT_PARTS = HERE / "parts.json"
 KEPT_ROWS = HERE / "sweeps.json"
 KEPT_TEXTS = HERE / "printed.json"
 KINDS = {"plan": ["--top", "3", "--json"], "estimate": ["--json"], "ask": ["--json"]}
@@ -75,6 +77,7 @@ def write() -> None:
     _write_lines(KEPT_CHOICES, every_choice())
     _write_lines(KEPT_EVIDENCE, evidence())
     _write_lines(KEPT_FIELDS, fields())
+    _write_lines(KEPT_PARTS, sums())
     _write_lines(KEPT_FIGURES, drawn())
     texts_of = {KEPT_FILES: emitted, KEPT_PAGES: pages, KEPT_ROWS: rows, KEPT_TEXTS: texts}
     for file, found in texts_of.items():
