@@ -74,13 +74,14 @@ ASKED: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "why": [("odd", {}), ("piped", {"nodes": 2}), ("too large", {})],
     "startup": [
         ("one", {}),
-        ("small", {"loading": "rank-0", "most_nodes": 4}),
+        ("small", {"loading": "rank-0", "nodes": 3, "most_nodes": 4}),
+        ("large", {"loading": "every-rank", "nodes": 3, "most_nodes": 6}),
         ("large", {"environment": "nfs", "most_nodes": 4, "warm_up_s": 5.0}),
         ("tight", {"environment": "local-disk", "loading": "sharded", "nodes": 3}),
     ],
     "checkpoints": [
         ("one", {}),
-        ("odd", {"most_nodes": 6, "tokens": 30e9}),
+        ("odd", {"nodes": 2, "most_nodes": 6, "tokens": 30e9}),
         ("large", {"interval_minutes": 20.0, "share": 10.0}),
         ("tight", {"device_mtbf_hours": 2000.0, "most_nodes": 8, "detection_minutes": 2.0}),
     ],
