@@ -163,8 +163,8 @@ def _search_ways(
             if estimate is None or (as_asked is not None and not _can_keep_up(neighbour, ways)):
                 continue
             each = _alternative(job, kind, neighbour, estimate, as_asked)
-            whole = None if is_large else candidates
-            ways.append(_Way(neighbour, whole, each, _worth(job, each, slowdown)))
+            searched = None if is_large else candidates
+            ways.append(_Way(neighbour, searched, each, _worth(job, each, slowdown)))
     return ways
 
 
