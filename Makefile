@@ -1,6 +1,7 @@
 # make plan   set up .venv and answer the README's example
 # make quick  the tests to run all day: no test of more than about a second, one process a core
-# make test   set up .venv with the test tools and run the whole suite
+# make test   set up .venv with the test tools and run all tests but the long ones
+# make long   the long tests, which tests/long.txt lists: ten seconds or more, on what others test as well
 # make coverage  the same, with the lines that no test but those of servers and ranks reaches
 # make floors  the quick tests on the oldest releases that pyproject.toml allows, in build/floors
 # make newest  the quick tests on the newest releases, in build/newest
@@ -28,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # more processes than this collect longer than they test
 CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: plan quick test coverage floors newest check hooks app accuracy golden questions tutorials picture docs release sbom audit faults traces clean
+.PHONY: plan quick test long coverage floors newest check hooks app accuracy golden questions tutorials picture docs release sbom audit faults traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -38,8 +39,12 @@ quick: .venv/tested
 
 # tests with servers and ranks of their own have time limits: they run after the others, one by one
 test: .venv/tested
-	$(PYTEST) $(CORES) -m "not alone" $(COVER)
-	$(PYTEST) -m alone
+	$(PYTEST) $(CORES) -m "not alone and not long" $(COVER)
+	$(PYTEST) -m "alone and not long"
+
+long: .venv/tested
+	$(PYTEST) $(CORES) -m "long and not alone"
+	$(PYTEST) -m "long and alone"
 
 coverage: COVER := --cov
 coverage: test

@@ -1,9 +1,10 @@
-"""Test setup: strict numerics, deterministic examples, markers of tests that run alone."""
+"""Test setup: strict numerics, deterministic examples, markers of long tests and lone ones."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,11 +29,17 @@ settings.register_profile(
 settings.load_profile("planner")
 
 
+LONG = tuple(Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines())
+"""First parts of the names of tests that `make long` runs."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that runs alone as slow, too."""
+    """Mark the tests of long.txt as long; what is long, or runs alone, is slow, too."""
     for item in items:
-        if item.get_closest_marker("alone"):
+        if item.nodeid.startswith(LONG):
+            item.add_marker("long")
+        if item.get_closest_marker("alone") or item.get_closest_marker("long"):
             item.add_marker("slow")
 
 

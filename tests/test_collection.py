@@ -1,7 +1,8 @@
-"""Collection: the tests of the cost model are imported where torch is not installed."""
+"""Collection: what is imported where torch is not installed, and which tests are long."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +32,16 @@ def test_tests_of_the_cost_model_are_collected_without_torch() -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "tests/cost/step/test_step.py::" in done.stdout
     assert "tests/cost/operators/test_convolutions.py::" not in done.stdout
+
+
+@pytest.mark.slow
+def test_long_tests_are_those_of_the_list() -> None:
+    listed = Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines()
+    files = sorted({name.partition("::")[0] for name in listed})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-m", "long", *files]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
+    )
+    found = [line for line in done.stdout.splitlines() if "::" in line]
+    assert [name for name in listed if not any(test.startswith(name) for test in found)] == []
+    assert [test for test in found if not test.startswith(tuple(listed))] == []
