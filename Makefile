@@ -40,11 +40,12 @@ quick: .venv/tested
 # tests with servers and ranks of their own have time limits: they run after the others, one by one
 test: .venv/tested
 	$(PYTEST) $(CORES) -m "not alone and not long" $(COVER)
-	$(PYTEST) -m "alone and not long"
+	$(PYTEST) -m "alone and not long" $(shell grep -rl mark.alone tests --include=test_*.py | sort)
 
+long: LONG := $(shell cut -d: -f1 tests/long.txt | sort -u)
 long: .venv/tested
-	$(PYTEST) $(CORES) -m "long and not alone"
-	$(PYTEST) -m "long and alone"
+	$(PYTEST) $(CORES) -m "long and not alone" $(LONG)
+	$(PYTEST) -m "long and alone" $(LONG)
 
 coverage: COVER := --cov
 coverage: test
