@@ -92,6 +92,12 @@ _EXAMPLES: list[tuple[Any, Any]] = [
         Convolution(out_channels=64, kernel=(2,), stride=(2,), transposed=True).after((8, 8, 8)),
         (16, 16, 16),
     ),
+    (  # torch: (edge - 1) * stride - 2 * padding + kernel
+        Convolution(out_channels=8, kernel=(4,), stride=(2,), padding=1, transposed=True).after(
+            (8,)
+        ),
+        (16,),
+    ),
     (
         [config_fields.quote(value) for value in ("x", None, [1, 2], 10**30)],
         ['"x"', "null", "a list", "a number of more than 18 digits"],

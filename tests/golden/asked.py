@@ -48,7 +48,11 @@ ASKED: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("large", {"against": ("polaris",), "same": "nodes", "nodes": 2}),
         ("tight", {"against": ("polaris",), "by": "node-hours", "tokens": 1e9}),
     ],
-    "change": [("one", {}), ("small", {"nodes": 2, "also": ("node.host_memory_bytes=64GB",)})],
+    "change": [
+        ("one", {}),
+        ("small", {"nodes": 2, "also": ("node.host_memory_bytes=64GB",)}),
+        ("too large", {}),
+    ],
     "model": [
         ("small", {"family": "gpt2"}),
         ("tight", {"among": ("gpt2-xl", "llama-3-8b", "llama-3.2-3b"), "nodes": 2}),

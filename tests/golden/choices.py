@@ -15,7 +15,11 @@ from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import RULES, Rule
 from planner.choose.planning import plan_job
 from planner.choose.search.expected_time import degree_factors
-from planner.choose.search.layout_classes import classify_layouts
+from planner.choose.search.layout_classes import (
+    NUM_CLASSES,
+    classify_layouts,
+    time_limits_s,
+)
 from planner.choose.search.recommendation import setup_effort
 from planner.choose.verdicts.layout_words import parse_layout
 from planner.choose.verdicts.why_not import why_not
@@ -118,7 +122,9 @@ def messages() -> dict[str, list[str]]:
 
 def classes() -> dict[str, list[float | str]]:
     """Sums of factors and effort over random layouts, and how many are of each class."""
-    layouts, found = random_layouts(), {}
+    layouts, found = random_layouts(), dict[str, list[float | str]]()
+    fastest_s = np.linspace(2.0, 1.0, NUM_CLASSES)
+    found["limits"] = time_limits_s(fastest_s, 1.05, 1.2)[::8].tolist()
     for fields in SCENARIOS:
         for name in ("fsdp2", "megatron-lm", "megatron-deepspeed"):
             asked: Scenario = scenario(framework=name, **fields)

@@ -15,6 +15,7 @@ from planner.training.resilience.checkpoints import (
     checkpoint_of,
     constants,
     loading_s,
+    nodes_of,
     saved_bytes,
     transfer_bounds_s,
     transfer_s,
@@ -208,3 +209,8 @@ def test_file_systems_by_name() -> None:
     with pytest.raises(UnknownNameError, match="file system"):
         machine.file_system("lumi-x")
     assert load_machine("workstation-1x4090").file_system() is None
+
+
+def test_a_part_of_a_node_counts_as_one() -> None:
+    layouts = Layouts.stack([Layout(dp=1), Layout(dp=3), Layout(dp=4), Layout(dp=5)])
+    assert nodes_of(load_machine("polaris"), layouts).tolist() == [1, 1, 1, 2]

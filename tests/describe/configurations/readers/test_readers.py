@@ -937,3 +937,19 @@ def test_precision_of_deepspeed_is_what_is_on_or_left_open(
         f'{{"train_batch_size": 8, "zero_optimization": {{"stage": 1}}, {sections}}}', "ds.json"
     )
     assert {**read.usual, **read.workload}.get("precision") == precision
+
+
+@pytest.mark.parametrize(
+    ("line", "recompute"),
+    [
+        ("gradient_checkpointing: false", None),
+        ("gradient_checkpointing: true", "full"),
+        ("disable_gradient_checkpointing: true", None),
+        ("disable_gradient_checkpointing: false", "full"),
+    ],
+)
+def test_recompute_is_llama_factorys_default_unless_the_file_says(
+    line: str, recompute: str | None
+) -> None:
+    found = read_configuration_text(f"{FINETUNING}{line}\n", "train.yaml")
+    assert found.layout.get("recompute") == recompute
