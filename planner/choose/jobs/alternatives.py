@@ -151,7 +151,7 @@ def _search_ways(
     # many layouts are searched job by job: a good neighbour spares the search of the next
     is_large = sum(len(part.footprints) for part in result.values()) >= _MOST_LAYOUTS
     step = 1 if is_large else max(len(offers), 1)
-    of_neighbours = scope.only_recommended() if is_large else scope
+    of_neighbours = replace(scope, recommended_only=is_large)
     for start in range(0, len(offers), step):
         several = offers[start : start + step]
         if as_asked is not None:
@@ -221,7 +221,7 @@ def wasted_nodes_note(job: JobSpec, best: Estimate | None) -> str:
     offers = preferences().offers
     if best is None or _computing_share(best) >= offers.computing_share.value:
         return ""
-    scope = SearchScope(near_factor=1 + job.tolerance).only_recommended()
+    scope = SearchScope(near_factor=1 + job.tolerance, recommended_only=True)
     nodes, rate = job.nodes, 0.0
     limit = best.tokens_per_s / offers.doubling_gain.value
     while nodes > 1:

@@ -156,7 +156,7 @@ def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
         if framework.code.unsupported_model(model, workload.sequence_length)
     }
     scenarios = {name: job.scenario(framework) for name, framework in frameworks.items()}
-    scope = SearchScope(near_factor=1 + job.tolerance).only_recommended()
+    scope = SearchScope(near_factor=1 + job.tolerance, recommended_only=True)
     result = search_scenarios(scenarios, job.num_devices, scope)
     fastest = recommend(result.values(), job.tolerance, without=("files",))
     gain = preferences().offers.switch_gain.value

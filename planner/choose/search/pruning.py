@@ -47,10 +47,6 @@ class SearchScope:
     recommended_only: bool = False
     """Keep only what can be recommended; `top_time_s` is then its longest expected time."""
 
-    def only_recommended(self) -> SearchScope:
-        """Return the scope of a search whose only result is the recommended layout."""
-        return replace(self, exhaustive_up_to=4096, recommended_only=True)
-
 
 def estimate_promising(
     scenario: Scenario, layouts: Layouts, estimate: Estimator, scope: SearchScope
@@ -78,7 +74,7 @@ class Pruner:
         """By class: smallest relative excess of any layout over its memory limits."""
         self.factor = scope.near_factor or 1 + preferences().tolerance
         self.top_time_s = scope.top_time_s
-        """Step time of the slowest strategy that an answer would list."""
+        """Step time of the slowest strategy that an answer would list; see `SearchScope`."""
         self.too_large = self.too_slow = 0
         """Refined layouts ruled out by the memory bound, and by the time bound."""
 
@@ -92,7 +88,6 @@ class Pruner:
 
     def bounds_s(self, layouts: Layouts, final: bool = False) -> Float:
         """Lower bound of what `limits_s` limits: step time, or expected time [s]."""
-        # fewer digits: ties must not depend on the last one, which differs between processors
         bounds_s = (1 - 1e-7) * step_time_lower_bound_s(self.scenario, layouts, final)
         if self.scope.recommended_only:
             bounds_s = bounds_s * math.prod(degree_factors(self.scenario, layouts).values())
@@ -133,6 +128,7 @@ class _Rounds:
 
     def __init__(self, pruner: Pruner, layouts: Layouts) -> None:
         self.pruner, self.layouts, self.over = pruner, layouts, pruner.over(layouts)
+        # fewer digits: ties must not depend on the last one, which differs between processors
         self.bounds_s = pruner.bounds_s(layouts).astype(np.float32).astype(np.float64)
         self.classes = classify_layouts(pruner.scenario, layouts)
         columns = ("tp", "pp", "cp", "ep", "zero_stage", "offload")
