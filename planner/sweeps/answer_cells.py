@@ -24,7 +24,8 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
-from planner.sweeps.columns import FASTEST
+from planner.sweeps.columns import ANSWER_CELLS, FASTEST
+from planner.sweeps.definition import Kind
 from planner.sweeps.questions import Question, Task, fingerprint
 from planner.training.steps import node_hours, training_time
 
@@ -80,20 +81,20 @@ def answer_task(task: Task) -> list[Answer]:
     else:
         answers = [_or_refusal(_plan_cells, question) for question in loaded]
     return [
-        (question.key, _packed(cells), "error" in cells)
+        (question.key, _packed(task.kind, cells), "error" in cells)
         for question, cells in zip(task.questions, answers, strict=True)
     ]
 
 
-def _packed(cells: Cells) -> bytes:
-    filled = {name: value for name, value in cells.items() if value is not None}
-    return zlib.compress(to_json(filled), 1)  # four times as fast as the `json` module
+def _packed(kind: Kind, cells: Cells) -> bytes:
+    """Compress the values of cells, without their names: a third of the bytes and half the time."""
+    return zlib.compress(to_json([cells.get(name) for name in ANSWER_CELLS[kind]]), 1)
 
 
-def cells_of(answer: bytes) -> Cells:
-    """Unpack the cells of an answer."""
-    cells: Cells = from_json(zlib.decompress(answer))
-    return cells
+def cells_of(kind: Kind, answer: bytes) -> Cells:
+    """Unpack the cells of an answer that are filled."""
+    values = zip(ANSWER_CELLS[kind], from_json(zlib.decompress(answer)), strict=True)
+    return {name: value for name, value in values if value is not None}
 
 
 def _or_refusal(answer: Callable[..., T], *inputs: Any) -> T | Cells:

@@ -73,6 +73,11 @@ _ANSWERS: dict[Kind, Columns] = {
     "estimate": {"num_devices": int, **_COST, **_LAYOUT, **_FIGURES, **_PARTS},
 }
 
+ANSWER_CELLS: dict[Kind, tuple[str, ...]] = {
+    kind: (*answer, "global_batch", "why", "error") for kind, answer in _ANSWERS.items()
+}
+"""Cells of an answer by kind, in the order in which a journal keeps their values."""
+
 
 def columns(kind: Kind, workload_fields: Iterable[str]) -> Columns:
     """List the columns of a table: question, answer, why nothing fits, why there is no answer."""
@@ -137,12 +142,9 @@ def _parquet(columns: Columns, rows: Iterable[Record]) -> Iterator[bytes]:
     from pyarrow import parquet
 
     types = {str: "string", bool: "bool", int: "int64", float: "float64"}
-    fields = [(name, types[kind]) for name, kind in columns.items()]
-    schema, table = pyarrow.schema(fields), io.BytesIO()
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    row, table = pyarrow.struct(list(schema)), io.BytesIO()
     with parquet.ParquetWriter(table, schema, compression="zstd") as writer:
         for batch in _batches(rows):
-            arrays = [
-                pyarrow.array([row.get(name) for row in batch], kind) for name, kind in fields
-            ]
-            writer.write_table(pyarrow.table(arrays, schema))
+            writer.write_batch(pyarrow.RecordBatch.from_struct_array(pyarrow.array(batch, row)))
     yield table.getvalue()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from planner.choose.preferences import user_file
 from planner.describe.base import Description
@@ -58,11 +58,12 @@ def fingerprint() -> str:
 
 NAMED = ("sequence_length", "global_batch", "precision", "optimizer")
 """Workload fields that are columns of every table."""
-D = TypeVar("D", bound=Description)
+_ORDER = ("model", "machine", "nodes", "frameworks", "workload", "layout", "exact")
+"""Lists of a sweep; the last changes fastest from row to row."""
 
 _TASK_SIZES: dict[Kind, int] = {"plan": 4, "estimate": 1000}
 """Most questions per task: about a second of work, so that a kill loses little."""
-_MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 32}
+_MIN_TASKS: dict[Kind, int] = {"plan": 32, "estimate": 8}
 """Tasks to split a small sweep into, so that no worker waits long for the last one."""
 
 
@@ -79,8 +80,13 @@ class Question:
     workload: dict[str, Any]
     layout: dict[str, Any]
     exact: bool
-    cells: dict[str, Any]
-    """Cells of the columns that describe the question."""
+    cells_of_lists: tuple[dict[str, Any], ...]
+    """Cells by list of the sweep, which questions share: a copy of each would be most of it."""
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        """Cells of the columns that describe the question."""
+        return {name: value for cells in self.cells_of_lists for name, value in cells.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,53 +113,84 @@ class Task:
 def list_questions(parts: Sequence[SweepPart]) -> QuestionList:
     """List the questions of a sweep; raises PlannerError for an unknown name or unreadable file."""
     descriptions: dict[str, str] = {}
-    questions: dict[tuple[str, str], Question] = {}
+    questions: dict[tuple[Any, ...], Question] = {}
     for part in parts:
         for question in _questions_of(part, descriptions):
             # two overrides may make the same machine: one question, two rows
-            questions.setdefault((question.key, canonical(question.cells)), question)
+            variant = question.cells_of_lists[_ORDER.index("machine")]
+            questions.setdefault((question.key, *variant.values()), question)
     num_stated = sum(part.num_questions for part in parts)
     return QuestionList(parts[0].kind, tuple(questions.values()), num_stated, descriptions)
 
 
+class _Choice(NamedTuple):
+    """One value of a list of a sweep, the text that it adds to a question's key, and its cells."""
+
+    value: Any
+    text: str
+    cells: dict[str, Any]
+
+
 def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Question]:
     """Yield the questions of a part, adding the content of its descriptions to `descriptions`."""
+    lists = {**_described_choices(part, descriptions), **_stated_choices(part)}
+    lists = {name: lists[name] for name in _ORDER}
+    head = f"{part.kind}\n{fingerprint()}"
+    for choices in itertools.product(*lists.values()):
+        key = digest("\n".join([head, *(choice.text for choice in choices)]))
+        content = {name: choice.value for name, choice in zip(_ORDER, choices, strict=True)}
+        yield Question(key, **content, cells_of_lists=tuple(choice.cells for choice in choices))
 
-    def with_digest(description: D) -> tuple[str, D]:
+
+def _described_choices(part: SweepPart, descriptions: dict[str, str]) -> dict[str, list[_Choice]]:
+    """Models, machines and frameworks, by the digest of their content."""
+
+    def with_digest(description: Description) -> str:
         text = canonical(description.model_dump(mode="json"))
         descriptions[digest(text)] = text
-        return digest(text), description
+        return digest(text)
 
-    models = [with_digest(m if isinstance(m, Model) else load_model(m)) for m in part.models]
-    machines = [(with_digest(machine), variant) for machine, variant in _machines(part)]
-    frameworks_searched = [
-        [with_digest(f if isinstance(f, Framework) else load_framework(f)) for f in together]
-        for together in part.frameworks
-    ]
-    workloads, layouts = combinations(part.workload), combinations(part.layout)
-    lists = workloads, layouts, part.exact
-    for model, (machine, variant), nodes, frameworks, *fields in itertools.product(
-        models, machines, part.nodes, frameworks_searched, *lists
-    ):
-        varied = dict(zip(("workload", "layout", "exact"), fields, strict=True))
-        nodes = 1 if nodes is None and part.kind == "plan" else nodes
-        content: dict[str, Any] = {
-            "model": model[0],
-            "machine": machine[0],
-            "frameworks": tuple(name for name, _ in frameworks),
-            "nodes": nodes,
-            **varied,
-        }
-        key = digest(canonical({**content, "kind": part.kind, "code": fingerprint()}))
-        cells = {
-            "machine": machine[1].name,
-            **variant,
-            "model": model[1].name,
-            "nodes": nodes,
-            "asked_frameworks": " ".join(each.name for _, each in frameworks),
-            **_varied_cells(model[1], varied, part.kind),
-        }
-        yield Question(key, **content, cells=cells)
+    def models() -> Iterator[_Choice]:
+        for each in part.models:
+            model = each if isinstance(each, Model) else load_model(each)
+            name = with_digest(model)
+            yield _Choice(name, name, _usual_cells(model, part.kind))
+
+    def machines() -> Iterator[_Choice]:
+        for machine, variant in _machines(part):
+            name = with_digest(machine)
+            yield _Choice(name, name, {"machine": machine.name, **variant})
+
+    def frameworks() -> Iterator[_Choice]:
+        for together in part.frameworks:
+            loaded = [f if isinstance(f, Framework) else load_framework(f) for f in together]
+            digests = tuple(map(with_digest, loaded))
+            names = " ".join(each.name for each in loaded)
+            yield _Choice(digests, " ".join(digests), {"asked_frameworks": names})
+
+    # in this order: tasks are sorted by where a description comes first
+    return {"model": [*models()], "machine": [*machines()], "frameworks": [*frameworks()]}
+
+
+def _stated_choices(part: SweepPart) -> dict[str, list[_Choice]]:
+    """Nodes, workloads, layouts and whether the job is kept to the letter."""
+    nodes = [1 if each is None and part.kind == "plan" else each for each in part.nodes]
+    return {
+        "nodes": [_Choice(each, str(each), {"nodes": each}) for each in nodes],
+        "workload": [
+            _Choice(each, canonical(each), {name: cell(value) for name, value in each.items()})
+            for each in combinations(part.workload)
+        ],
+        "layout": [
+            _Choice(each, canonical(each), {"asked_layout": _words(each)})
+            for each in combinations(part.layout)
+        ],
+        "exact": [_Choice(each, str(each), {"exact": each}) for each in part.exact],
+    }
+
+
+def _words(layout: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={cell(value)}" for name, value in layout.items())
 
 
 def _machines(part: SweepPart) -> Iterator[tuple[Machine, dict[str, Any]]]:
@@ -165,16 +202,13 @@ def _machines(part: SweepPart) -> Iterator[tuple[Machine, dict[str, Any]]]:
         yield vary(loaded, words, free, devices), cells
 
 
-def _varied_cells(model: Model, varied: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Cells of workload, layout and the rest; fields that every table has with their defaults."""
-    layout = " ".join(f"{name}={cell(value)}" for name, value in varied["layout"].items())
+def _usual_cells(model: Model, kind: Kind) -> dict[str, Any]:
+    """The model's name, and the defaults of the workload fields that every table has."""
     defaults = {name: Workload.model_fields[name].default for name in NAMED}
     defaults["sequence_length"] = model.default_sequence_length
     if kind != "plan":
         defaults["global_batch"] = None  # the layout decides
-    workload = {name: cell(value) for name, value in varied["workload"].items()}
-    rest = {"asked_layout": layout, "exact": varied["exact"]}
-    return {**defaults, **workload, **rest}
+    return {"model": model.name, **defaults}
 
 
 def make_tasks(sweep: QuestionList, questions: Sequence[Question]) -> list[Task]:

@@ -23,12 +23,11 @@ SweptTable = Literal["rows"]
 
 
 class SweptRows(Sequence[Record]):
-    """Rows of a table, unpacked when they are read: a million take about a gigabyte."""
+    """Rows of a table, unpacked when they are read: a million take about half a gigabyte."""
 
-    def __init__(
-        self, questions: Sequence[Question], answers: Mapping[str, bytes], names: Columns
-    ) -> None:
-        self._questions = [each for each in questions if each.key in answers]
+    def __init__(self, sweep: QuestionList, answers: Mapping[str, bytes], names: Columns) -> None:
+        self._kind = sweep.kind
+        self._questions = [each for each in sweep.questions if each.key in answers]
         self._answers, self._names = answers, tuple(names)
 
     def __len__(self) -> int:
@@ -47,7 +46,8 @@ class SweptRows(Sequence[Record]):
         return map(self._filled, self._questions)
 
     def _filled(self, question: Question) -> Record:
-        return {**question.cells, "key": question.key, **cells_of(self._answers[question.key])}
+        answer = cells_of(self._kind, self._answers[question.key])
+        return {**question.cells, "key": question.key, **answer}
 
     def _row(self, question: Question) -> Record:
         row = self._filled(question)
@@ -118,7 +118,7 @@ def sweep(
             _record(answer_tasks(tasks, backend, jobs, address), journal, progress)
         finally:  # an interrupt may have come between an answer and its count
             progress.done = sum(key in journal.answers for key in by_key)
-        rows, kinds = SweptRows(questions.questions, journal.answers, names), Counter[str | bool]()
+        rows, kinds = SweptRows(questions, journal.answers, names), Counter[str | bool]()
         if table is None:
             deque(_counted(rows.filled(), kinds), maxlen=0)
         else:

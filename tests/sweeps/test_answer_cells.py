@@ -263,7 +263,7 @@ def test_questions_of_a_task_are_answered_as_each_alone() -> None:
         for key, *answer in answers.answer_task(dataclasses.replace(task, questions=(question,)))
     }
     assert together == singly
-    alone = {key: answers.cells_of(cells) for key, (cells, _) in singly.items()}
+    alone = {key: answers.cells_of(found.kind, cells) for key, (cells, _) in singly.items()}
     assert len(alone) == len(found.questions) > 100
     refused = [cells["error"] for cells in alone.values() if "error" in cells]
     assert len(refused) == sum(is_refused for _, is_refused in singly.values())

@@ -84,7 +84,7 @@ def test_a_sweep_without_answers_says_nothing_of_earlier_ones(
         ("plan", 32, 32, 1),
         ("plan", 33, 17, 2),
         ("plan", 400, 100, 4),
-        ("estimate", 33, 17, 2),
+        ("estimate", 33, 7, 5),
         ("estimate", 32_500, 33, 1000),
         ("plan", 0, 0, 0),
     ],
