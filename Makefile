@@ -1,8 +1,9 @@
 # make plan   set up .venv and answer the README's example
 # make quick  the tests to run all day: no test of more than about a second, one process a core
-# make test   set up .venv with the test tools and run all tests but the long ones
-# make long   the long tests, which tests/long.txt lists: ten seconds or more, on what others test as well
-# make coverage  the same, with the lines that no test but those of servers and ranks reaches
+# make test   set up .venv with the test tools and run the tests, one process a core
+# make alone  the tests with servers, browsers and ranks of their own, one by one
+# make long   the tests that tests/long.txt lists: long, and on what others test as well
+# make coverage  make test, with the lines that no test but those of servers and ranks reaches
 # make floors  the quick tests on the oldest releases that pyproject.toml allows, in build/floors
 # make newest  the quick tests on the newest releases, in build/newest
 # make check  format, lint and types, as continuous integration runs them
@@ -29,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # more processes than this collect longer than they test
 CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: plan quick test long coverage floors newest check hooks app accuracy golden questions tutorials picture docs release sbom audit faults traces clean
+.PHONY: plan quick test alone long coverage floors newest check hooks app accuracy golden questions tutorials picture docs release sbom audit faults traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -37,9 +38,11 @@ plan: .venv/installed
 quick: .venv/tested
 	$(PYTEST) $(CORES) -m "not slow"
 
-# tests with servers and ranks of their own have time limits: they run after the others, one by one
 test: .venv/tested
 	$(PYTEST) $(CORES) -m "not alone and not long" $(COVER)
+
+# servers and ranks have time limits: nothing runs beside them
+alone: .venv/tested
 	$(PYTEST) -m "alone and not long" $(shell grep -rl mark.alone tests --include=test_*.py | sort)
 
 long: LONG := $(shell cut -d: -f1 tests/long.txt | sort -u)
