@@ -87,13 +87,12 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
 
 
 def _regions(sizes: Sizes, kind: LayerKind) -> int:
-    """Tensor-parallel regions of a layer; a parallel feed-forward shares that of attention."""
+    """Tensor-parallel regions of a layer: attention and feed-forward, also side by side."""
     experts = sizes.model.experts if kind.experts else None
-    after = not sizes.model.parallel_residual
-    # routed experts add none if ranks route their own tokens
     if experts is not None and sizes.framework.communication.routes_own_tokens:
-        after = after and bool(shared_size(experts))
-    return 1 + after + kind.cross
+        # routed experts are reduced by their exchange
+        return 1 + bool(shared_size(experts)) + kind.cross
+    return 2 + kind.cross
 
 
 def _norms(sizes: Sizes, count: int, num_recomputed: int) -> Operators:

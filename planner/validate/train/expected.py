@@ -136,8 +136,7 @@ def _add_tensor(
     rows = task.batch // spread.dp * task.sequence
     traffic["all_gather", "tp"] += rows * task.model.vocab_size * _ELEMENT * ends[1]
     # attention and feed-forward, forward and backward; embedding; head
-    regions = 1 if task.model.parallel_residual else 2
-    crossings = 2 * regions * (task.depth // (spread.pp * spread.chunks)) + sum(ends)
+    crossings = 4 * (task.depth // (spread.pp * spread.chunks)) + sum(ends)
     split = ("all_gather", "reduce_scatter")
     for name in split if spread.sequence_parallel else ("all_reduce",):
         traffic[name, "tp"] += stream_bytes * crossings

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
+from planner.describe.model.model import Model
 from planner.validate.trace.compare import compare, report_text
 from planner.validate.trace.stage_trace import trace
 from planner.validate.trace.step import measure
@@ -31,16 +32,59 @@ SIZES: dict[str, Any] = {
     "dropout": 0.0,
 }
 PIPED: dict[str, Any] = {"pp": 2, "schedule": "1f1b", "grad_accumulation": 3}
+SHARDED = Layout(dp=2, zero_stage=3)
+BY_COLUMNS = Layout(dp=2, tp=2, zero_stage=3)
+IN_SEQUENCE = Layout(dp=2, tp=2, sequence_parallel=True, zero_stage=3)
+ADAPTERS: dict[str, Any] = {"lora_rank": 8, "lora_targets": ("all-linear",)}
+KINDS = (
+    # norms before, after, or around; biases; one or few key heads; gates; shared and dense experts
+    *("bert-large", "bloom-176b", "deepseek-v2", "deepseek-v3", "falcon-40b", "gemma-2-27b"),
+    *("gpt-neox-20b", "gpt-oss-20b", "nemotron-4-340b", "olmo-2-7b", "phi-3-mini"),
+    *("qwen2.5-7b", "qwen3-8b", "qwen3-30b-a3b"),
+)
 CASES: list[tuple[str, Layout, dict[str, Any]]] = [
+    *((name, SHARDED, {}) for name in KINDS),
     ("gpt2", Layout(dp=2, zero_stage=1, grad_accumulation=2), {}),
     ("gpt2", Layout(dp=4, dp_shard=2, zero_stage=2, recompute="selective", micro_batch=2), {}),
     ("llama-3.2-1b", Layout(dp=4, zero_stage=3, reshard=2), {"framework": "fsdp2+chunked-loss=4"}),
     ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **PIPED), {}),
+    ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **{**PIPED, "schedule": "gpipe"}), {}),
     ("llama-3.2-1b", Layout(dp=2, cp=2, zero_stage=3), {}),
-    ("llama-3.2-1b", Layout(dp=2, zero_stage=3), {"optimizer": "adam-8bit"}),
+    ("llama-3.2-1b", Layout(dp=2, cp=2, ulysses=2, zero_stage=3), {}),
+    ("qwen3-8b", Layout(dp=2, tp=2, cp=2, sequence_parallel=True, zero_stage=3), {}),
+    ("llama-3.2-1b", SHARDED, {"optimizer": "adam-8bit"}),
+    ("llama-3.2-1b", SHARDED, {"framework": "fsdp2+bf16-moments"}),
+    ("llama-3.2-1b", SHARDED, {"framework": "fsdp2+optimizer-in-backward"}),
+    ("llama-3.2-1b", SHARDED, {"precision": "fp32"}),
+    ("llama-3.2-1b", Layout(dp=2, zero_stage=3, recompute="full", recompute_layers=1), {}),
     ("mixtral-8x7b", Layout(dp=2, tp=2, ep=4, sequence_parallel=True, zero_stage=3), {}),
     ("mixtral-8x7b", Layout(dp=4, ep=2, zero_stage=2), {}),
+    ("gpt-oss-20b", Layout(dp=2, ep=2, zero_stage=2), {}),
+    # attention and feed-forward are reduced each alone, also where they read the same stream
+    ("falcon-40b", BY_COLUMNS, {}),
+    ("gpt-neox-20b", BY_COLUMNS, {}),
+    ("gemma-2-27b", IN_SEQUENCE, {}),
+    ("gpt-oss-20b", IN_SEQUENCE, {}),
+    ("llama-2-7b", SHARDED, ADAPTERS),
+    ("llama-2-7b", Layout(dp=2, zero_stage=2), {**ADAPTERS, "dora": True}),
+    ("llama-2-7b", SHARDED, {**ADAPTERS, "base_format": "nf4"}),
+    ("llama-2-7b", SHARDED, {"frozen": ("embedding", "head")}),
+    ("llama-2-7b", SHARDED, {"frozen": ("layers",)}),
 ]
+
+
+def small(name: str) -> Model:
+    """A model of few and narrow layers, otherwise as the catalogue has it."""
+    model = load_model(name)
+    heads = {model.num_heads: 4, 1: 1}.get(model.num_kv_heads, 2)
+    sizes = {**SIZES, "num_kv_heads": heads}
+    if (experts := model.experts) is not None:
+        grouped = {"num_groups": 2, "top_groups": 1} if experts.num_groups > 1 else {}
+        dense = min(experts.num_dense_layers, 1)
+        sizes["experts"] = experts.replaced(
+            ffn_size=128, num_experts=4, top_k=2, num_dense_layers=dense, **grouped
+        )
+    return model.replaced(**sizes)
 
 
 class _Here(Tracer):
@@ -58,11 +102,8 @@ def test_a_small_trace_is_what_is_estimated(
     name: str, layout: Layout, changes: dict[str, Any]
 ) -> None:
     """States to the byte, collectives too, activations and peaks within 3 %."""
-    model, sizes = load_model(name), {**SIZES, "num_kv_heads": 4 if name == "gpt2" else 2}
-    if model.experts is not None:
-        sizes["experts"] = model.experts.replaced(ffn_size=128, num_experts=4)
     job = {"framework": "fsdp2", "global_batch": layout.global_batch, **changes}
-    asked = scenario(model.replaced(**sizes), machine="laptop", sequence_length=1024, **job)
+    asked = scenario(small(name), machine="laptop", sequence_length=1024, **job)
     for stage in range(layout.pp):
         found = compare(asked, layout, trace(asked, layout, stage=stage, tracer=_Here()))
         said = report_text(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,26 +19,30 @@ from tests.validate.threads import on_threads
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZES = {"num_layers": 2, "hidden_size": 32, "head_dim": 16, "ffn_size": 64}
 TASK = Task(SMALL_GPT.replaced(**SIZES), sequence=16)
+PARALLEL = Task(TASK.model.replaced(parallel_residual=True), sequence=16)
+ONE_NORM = Task(PARALLEL.model.replaced(norms_per_layer=1), sequence=16)
 
 
-@pytest.fixture(autouse=True)
-def _same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads share torch's generator: weights are drawn once, before they start."""
-    state = initial_state(TASK)
-    monkeypatch.setattr(
-        trainer, "initial_state", lambda _: {name: each.clone() for name, each in state.items()}
-    )
-
-
-def trained(strategy: str, world: int = 2) -> list[dict[str, Any]]:
+def trained(strategy: str, world: int = 2, task: Task = TASK) -> list[dict[str, Any]]:
     """Run the case of a strategy; what each rank returns."""
-    case = {"strategy": strategy, "task": fields_of(TASK), "timed_steps": 0, "attempts": 1}
-    return on_threads(lambda rank: _Case(rank, case).run({}), world)
+    case = {"strategy": strategy, "task": fields_of(task), "timed_steps": 0, "attempts": 1}
+    # threads share torch's generator: weights are drawn once, before they start
+    state = initial_state(task)
+
+    def copied(_: Task) -> dict[str, Any]:
+        return {name: each.clone() for name, each in state.items()}
+
+    with mock.patch.object(trainer, "initial_state", copied):
+        return on_threads(lambda rank: _Case(rank, case).run({}), world)
 
 
-@pytest.mark.parametrize("strategy", ["sp", "zero3"])
-def test_two_ranks_train_as_one_process(strategy: str) -> None:
-    first, second = trained(strategy)
+@pytest.mark.parametrize(
+    ("strategy", "task"),
+    [("sp", TASK), ("zero3", TASK), ("sp", PARALLEL), ("sp", ONE_NORM)],
+    ids=["sp", "zero3", "parallel residual", "one norm"],
+)
+def test_two_ranks_train_as_one_process(strategy: str, task: Task) -> None:
+    first, second = trained(strategy, task=task)
     assert first == second
     assert (first["equal"], first["state_bytes_equal"], len(first["losses"])) == (True, True, 4)
     assert first["losses"] == pytest.approx(first["reference_losses"], rel=1e-5)
