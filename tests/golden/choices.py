@@ -30,6 +30,7 @@ from planner.describe.catalogue import names
 from planner.describe.layout import OFFLOAD, RECOMPUTE, RECOMPUTE_MODULES, SCHEDULES, Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
+from planner.validate.trace.limits import check_traceable
 from tests.descriptions import scenario
 
 SCENARIOS: tuple[dict[str, Any], ...] = (
@@ -187,11 +188,45 @@ def verdicts() -> dict[str, list[str]]:
     return found
 
 
+TRACED: tuple[dict[str, Any], ...] = (
+    {"model": "llama-3-8b", "framework": "fsdp2"},
+    {"model": "llama-3-8b", "framework": "fsdp2+chunked-loss=8"},
+    {"model": "llama-2-7b", "framework": "fsdp2", "lora_rank": 8, "base_format": "nf4"},
+    {"model": "mixtral-8x7b", "framework": "fsdp2"},
+    {"model": "deepseek-v2", "framework": "fsdp2+chunked-loss=2", "frozen": ("embedding",)},
+    {"model": "gemma-2-27b", "framework": "fsdp2+chunked-loss=2", "precision": "fp32"},
+    {"model": "bert-large", "framework": "fsdp2+bf16-moments", "sequence_length": 512},
+    {"model": "gpt2", "framework": "fsdp2+optimizer-in-backward", "dropout": 0.1},
+    {"model": "gpt2", "framework": "megatron-lm", "optimizer": "sgd"},
+)
+
+
+def traced() -> dict[str, dict[str, int]]:
+    """How many random layouts cannot be traced, by reason."""
+    layouts, found = list(random_layouts())[::5], dict[str, dict[str, int]]()
+    for fields in TRACED:
+        asked = scenario(machine="laptop", **{"sequence_length": 1024, **fields})
+        counts = found.setdefault(" ".join(map(str, fields.values())), {})
+        for layout in layouts:
+            reason = _untraced(asked, layout)
+            counts[reason] = counts.get(reason, 0) + 1
+    return found
+
+
+def _untraced(asked: Scenario, layout: Layout) -> str:
+    try:
+        check_traceable(asked, layout, layout.pp // 2)
+    except PlannerError as error:
+        return str(error).replace(str(layout), "it")
+    return "traced"
+
+
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "legality": legality,
     "messages": messages,
     "classes": classes,
     "offers": offers,
+    "traced": traced,
     "verdicts": verdicts,
 }
 

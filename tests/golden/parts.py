@@ -13,8 +13,12 @@ import numpy as np
 from planner.choose.legality import legal_layouts
 from planner.cost.estimate import Estimates, estimate_layouts
 from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import memory_outlook, step_outlook
 from planner.describe.catalogue import names
+from planner.describe.training.training_run import Checkpoints
+from planner.training.resilience.checkpoints import checkpoint_of
+from planner.training.resilience.start import start_up
 from tests.descriptions import scenario
 from tests.golden.choices import SWITCHES, random_layouts
 
@@ -74,5 +78,23 @@ def _sums(asked: Scenario, estimates: Estimates) -> dict[str, float]:
         "risk": estimates.out_of_memory_probability,
         "step spread": step.spread,
         "memory spread": memory.spread,
+        **_saved(asked, layouts),
+        **{f"start {part} s": each for part, each in start_up(asked, layouts).items()},
     }
     return {name: float(np.sum(each)) for name, each in figures.items() if np.any(each)}
+
+
+def _saved(asked: Scenario, layouts: Layouts) -> dict[str, Any]:
+    """Checkpoints of every kind."""
+    kinds = {
+        "": Checkpoints(),
+        "weights": Checkpoints(contents="weights", asynchronous=True, share=0.5),
+        "one file": Checkpoints(full=True),
+    }
+    found: dict[str, Any] = {}
+    for kind, options in kinds.items():
+        saved = checkpoint_of(asked, layouts, options)
+        found |= {f"checkpoint {kind} {part} B": each for part, each in saved.parts_bytes.items()}
+        for name in ("files", "writers", "most_bytes", "blocking_s", "behind_s"):
+            found[f"checkpoint {kind} {name}"] = getattr(saved, name)
+    return found

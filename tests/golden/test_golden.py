@@ -25,6 +25,7 @@ from tests.golden.write import (
     KEPT_FIELDS,
     KEPT_FIGURES,
     KEPT_FILES,
+    KEPT_MODULES,
     KEPT_MOMENTS,
     KEPT_PAGES,
     KEPT_PARTS,
@@ -139,6 +140,17 @@ def test_the_files_are_the_same(name: str) -> None:
 def test_there_are_sixty_questions_and_no_other_answers() -> None:
     assert len(QUESTIONS) >= 60
     assert {path.stem for path in ANSWERS.glob("*.json")} == set(QUESTIONS)
+
+
+def test_models_of_torch_compute_the_same() -> None:
+    pytest.importorskip("torch")
+    from tests.golden.modules import computed
+
+    kept = json.loads(KEPT_MODULES.read_text(encoding="utf-8"))
+    found = computed()
+    assert found.keys() == kept.keys()
+    for name, figures in found.items():
+        assert figures == pytest.approx(kept[name], rel=1e-3, abs=1e-5), name
 
 
 def test_sums_of_every_part_are_the_same() -> None:

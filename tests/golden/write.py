@@ -28,6 +28,7 @@ from tests.golden.sweeps import rows
 
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
+KEPT_MODULES = HERE / "modules.json"
 KEPT_MOMENTS = HERE / "moments.json"
 KEPT_ASKED = HERE / "asked.json"
 KEPT_CHOICES = HERE / "choices.json"
@@ -67,11 +68,14 @@ def answer(arguments: list[str]) -> dict[str, Any]:
 
 def write() -> None:
     """All answers, one file each; files of questions that are gone are removed."""
+    from tests.golden.modules import computed  # needs torch
+
     ANSWERS.mkdir(exist_ok=True)
     asked = questions()
     for name, arguments in asked.items():
         text = json.dumps(answer(arguments), indent=1)
         (ANSWERS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    _write_lines(KEPT_MODULES, computed())
     _write_lines(KEPT_MOMENTS, moments())
     _write_lines(KEPT_ASKED, everything_asked())
     _write_lines(KEPT_CHOICES, every_choice())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,7 @@ from planner.ask import QUESTIONS, Answer
 from planner.cost.parts import part as label_of
 from planner.show.answers import answer_table
 from planner.show.plan_report import show_plan
-from planner.show.terminal import show, stack_table
+from planner.show.terminal import console, show, stack_table
 from tests.ask.jobs import OWN, SHORT
 
 
@@ -110,3 +111,14 @@ def test_intervals_are_folded_before_columns_are_moved() -> None:
     head, body = stack_table(titles, rows, ("reason",), 24)
     assert head[-1].split() == titles[:3]
     assert body[1].split() == ["(62.4-95)"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [("77", 77), (None, 160)])
+def test_a_pipe_is_wide_unless_columns_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert console().width == width

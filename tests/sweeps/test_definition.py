@@ -129,6 +129,15 @@ def test_what_is_no_sweep_is_one_sentence(tmp_path: Path, text: str, words: str)
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_sweep_has_a_million_questions_at_most() -> None:
+    many = {"kind": "estimate", "models": "gpt2", "machines": "polaris", "layout": {"dp": 8}}
+    lengths = {"sequence_length": list(range(1, 1001))}
+    (part,) = define_sweep({**many, "nodes": list(range(1, 1001)), "workload": lengths})
+    assert part.num_questions == 1_000_000
+    with pytest.raises(PlannerError, match="1001000 questions, more than the limit"):
+        define_sweep({**many, "nodes": list(range(1, 1002)), "workload": lengths})
+
+
 def test_a_file_and_fields_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(PlannerError, match="nodes is stated in addition to the file"):
         planner.sweep(tmp_path / "sweep.toml", nodes=2)

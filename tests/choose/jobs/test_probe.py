@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from planner.choose.jobs.probe import LIMIT_S
+from planner.choose.jobs.probe import LIMIT_S, _small_layouts
+from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.job import Job
@@ -60,6 +61,29 @@ def test_a_probe_holds_as_many_experts_a_rank_as_the_job() -> None:
     for run in probe.runs:
         assert run.job.model.experts is not None
         assert run.job.model.experts.num_experts / run.estimate.layout.ep == held
+
+
+def test_small_layouts_keep_what_their_degrees_allow() -> None:
+    large = Layout(
+        dp=16, dp_shard=4, tp=8, pp=4, vpp=2, cp=2, ulysses=2, schedule="interleaved-1f1b",
+        sequence_parallel=True, zero_stage=1, grad_accumulation=64, first_layers=3,
+    )  # fmt: skip
+    found = {
+        (x["tp"], x["pp"], x["cp"], x["grad_accumulation"]): x for x in _small_layouts(large, 8)
+    }
+    degrees = {key[:3] for key in found}
+    assert degrees == {
+        (tp, pp, cp) for tp in (1, 2, 8) for pp in (1, 2, 4) for cp in (1, 2) if tp * pp * cp <= 8
+    }
+    assert {key[3] for key in found if key[1] == 2} == {2, 8}
+    for (tp, pp, cp, _), fields in found.items():
+        assert fields["dp"] * tp * pp * cp == 8
+        assert (fields["vpp"], fields["schedule"]) == (
+            (2, "interleaved-1f1b") if pp > 1 else (1, "none")
+        )
+        assert (fields["sequence_parallel"], fields["ulysses"]) == (tp > 1, cp)
+        assert fields["dp_shard"] == min(4, fields["dp"])
+        assert (fields["first_layers"], fields["split"], fields["ep"]) == (0, "", 1)
 
 
 def test_no_small_run_is_an_error_with_a_remedy() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from planner.describe.catalogue import load_machine, load_model
 from planner.errors import PlannerError
-from planner.evidence.logs.comparison import compare, compare_log, comparison_dict, comparison_text
+from planner.evidence.logs.comparison import (
+    _timers,
+    compare,
+    compare_log,
+    comparison_dict,
+    comparison_text,
+)
 from planner.evidence.logs.log_job import read_job
 from planner.evidence.runs.run import Run
 from planner.evidence.runs.run_files import read_measured, run_compared
@@ -268,6 +274,29 @@ def test_timers_share_out_every_part_but_idle_time(log_path: Path) -> None:
     parts = result.estimate.step_time_parts_s
     assert parts["host_overhead"] > 0 or parts["parameter_gathering"] > 0
     assert sum(f.estimated for f in timers) == pytest.approx(result.estimate.step_time_s)
+
+
+def test_timers_share_out_what_passes_have_in_common() -> None:
+    parts = {
+        "forward": 10.0,
+        "backward": 25.0,
+        "recompute": 5.0,
+        "gradient_reduction": 3.0,
+        "tensor_parallel": 2.0,
+        "context_parallel": 4.0,
+        "expert_parallel": 6.0,
+        "host_overhead": 8.0,
+        "parameter_gathering": 12.0,
+        "optimizer": 1.0,
+        "parameter_update_gathering": 0.5,
+        "offload": 0.25,
+    }
+    # a quarter of the computing is forward: 5 of the 20 in common; 6 of the 12 sent
+    assert _timers(parts) == {
+        "forward_s": 10 + 6 + 5,
+        "backward_s": 30 + 6 + 15 + 3,
+        "optimizer_s": 1.75,
+    }
 
 
 @pytest.mark.parametrize(

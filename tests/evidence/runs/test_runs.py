@@ -43,6 +43,19 @@ def read_one(tmp_path: Path, **cells: object) -> Run | RefusedRun:
     return run
 
 
+@pytest.mark.parametrize(
+    ("hidden", "tp", "heads"), [(4096, 8, 32), (1600, 1, 25), (2304, 2, 18), (2800, 1, 25)]
+)
+def test_heads_that_a_row_leaves_out_are_about_as_wide_as_usual(
+    tmp_path: Path, hidden: int, tp: int, heads: int
+) -> None:
+    """128 wide, 64 in small models, or the nearest width that divides; 2,800 has one of 112."""
+    run = read_one(tmp_path, n_heads="", hidden=hidden, tp=tp, params_b="", model="own")
+    assert isinstance(run, Run)
+    assert run.model.num_heads == heads
+    assert f"n_heads missing: heads of width {hidden // heads}" in run.assumed
+
+
 def accepted(tmp_path: Path, **cells: object) -> Run:
     run = read_one(tmp_path, **cells)
     assert isinstance(run, Run), run

@@ -53,6 +53,18 @@ def test_communicators_take_as_long_as_nccl_says() -> None:
     assert whole(1) == 0
 
 
+def test_a_group_of_all_ranks_is_the_first_communicator() -> None:
+    rates = constants()
+    each, rank = rates.communicator_s.value, rates.communicator_rank_s.value
+    first = rates.first_communicator_s.value
+    alone, split = (
+        float(communicators_s(Layouts.of(layout))) for layout in (Layout(dp=8), Layout(dp=4, tp=2))
+    )
+    assert alone == pytest.approx(first + 8 * rank)
+    # a replica's 2 ranks, and the 4 that share gradients
+    assert split == pytest.approx(first + 8 * rank + 2 * each + (2 + 4) * rank)
+
+
 def test_experts_have_groups_of_their_own() -> None:
     dense = float(communicators_s(Layouts.of(Layout(tp=2, dp=32))))
     spread = float(communicators_s(Layouts.of(Layout(tp=2, dp=32, ep=8))))

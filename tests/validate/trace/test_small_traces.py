@@ -64,6 +64,7 @@ CASES: list[tuple[str, Layout, dict[str, Any]]] = [
     ("falcon-40b", BY_COLUMNS, {}),
     ("gpt-neox-20b", BY_COLUMNS, {}),
     ("gemma-2-27b", IN_SEQUENCE, {}),
+    ("gemma-2-27b", Layout(dp=2, tp=2, sequence_parallel=True, zero_stage=2, **PIPED), {}),
     ("gpt-oss-20b", IN_SEQUENCE, {}),
     ("llama-2-7b", SHARDED, ADAPTERS),
     ("llama-2-7b", Layout(dp=2, zero_stage=2), {**ADAPTERS, "dora": True}),
@@ -101,7 +102,11 @@ class _Here(Tracer):
 def test_a_small_trace_is_what_is_estimated(
     name: str, layout: Layout, changes: dict[str, Any]
 ) -> None:
-    """States to the byte, collectives too, activations and peaks within 3 %."""
+    """States to the byte, collectives too, activations and peaks within 3 %.
+
+    On stages of one split layer the working set weighs more, and is an upper bound: 6 %.
+    """
+    tolerance = 0.06 if layout.tp > 1 and layout.pp > 1 else 0.03
     job = {"framework": "fsdp2", "global_batch": layout.global_batch, **changes}
     asked = scenario(small(name), machine="laptop", sequence_length=1024, **job)
     for stage in range(layout.pp):
@@ -112,7 +117,7 @@ def test_a_small_trace_is_what_is_estimated(
         for state in ("weights", "gradients", "optimizer_states"):
             assert parts[state].traced_bytes == parts[state].estimated_bytes, said
         for part in ("activations", "peak"):
-            assert abs(parts[part].error) < 0.03, said
+            assert abs(parts[part].error) < tolerance, said
         for sent in found.collectives:
             assert sent.count == sent.estimated_count, said
             assert sent.traced_bytes == pytest.approx(sent.estimated_bytes, rel=0.01), said

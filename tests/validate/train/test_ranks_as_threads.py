@@ -66,3 +66,18 @@ def test_a_rank_that_trains_on_other_rows_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Task, "batch_of", others)
     with pytest.raises(RankError, match=r"rank . of 2 disagrees with the single process in zero3"):
         trained("zero3")
+
+
+def test_states_of_one_rank_that_are_not_as_expected_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = trainer.Trainer.state_bytes
+
+    def more(self: Any) -> dict[str, int]:
+        extra = threading.current_thread().name == "1"
+        return {name: size + extra for name, size in counted(self).items()}
+
+    monkeypatch.setattr(trainer.Trainer, "state_bytes", more)
+    first, second = trained("zero3")
+    assert (first["equal"], first["state_bytes_equal"]) == (True, False)
+    assert second["state_bytes_equal"] is False

@@ -13,7 +13,7 @@ import pytest
 from planner.choose.user_layouts import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED
-from planner.describe.configurations.document import Document
+from planner.describe.configurations.document import Document, Table
 from planner.describe.configurations.reading import READERS, read_configuration_text
 from planner.describe.layout import STAGE_FIELDS
 from planner.describe.workload import Workload, parse_ramp
@@ -538,6 +538,7 @@ def test_switches_that_a_file_turns_on(name: str, switches: tuple[str, ...]) -> 
 @pytest.mark.parametrize(
     ("lines", "stage"),
     [
+        ("  fsdp_version: 1\n", 3),
         ("  fsdp_version: 2\n", 3),
         ("  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n", 3),
         ("  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n", 2),
@@ -548,6 +549,26 @@ def test_switches_that_a_file_turns_on(name: str, switches: tuple[str, ...]) -> 
 def test_the_stage_of_accelerate_follows_its_plugin(lines: str, stage: int) -> None:
     text = f"distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n{lines}"
     assert read_configuration_text(text, "accelerate.yaml").layout["zero_stage"] == stage
+
+
+def test_a_mesh_of_replicas_alone_shards_nothing() -> None:
+    text = (
+        "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+        "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n"
+        "  parallelism_config_dp_shard_size: {}\n  parallelism_config_cp_size: {}\n"
+    )
+    stages = [
+        read_configuration_text(text.format(*sizes), "accelerate.yaml").layout["zero_stage"]
+        for sizes in ((8, 1, 1), (4, 2, 1), (4, 1, 2))
+    ]
+    assert stages == [0, 3, 3]
+
+
+def test_numbers_of_files_end_at_a_quadrillion() -> None:
+    table = Table({"most": 10**15, "more": 10**15 + 1, "least": -(10**15)}, "a.json")
+    assert (table.number("most"), table.number("least")) == (10**15, -(10**15))
+    with pytest.raises(PlannerError, match="more = 1000000000000001"):
+        table.number("more")
 
 
 @pytest.mark.parametrize("size", [-1, 0, 4])
