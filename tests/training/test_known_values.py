@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 
@@ -30,7 +33,7 @@ from planner.training.data.input import (
     staging_time,
 )
 from planner.training.data.loader_changes import changes
-from planner.training.energy import energy_kwh, node_power
+from planner.training.energy import NodePower, energy_kwh, node_power
 from planner.training.job_slot import planned_steps, walltime_text
 from planner.training.resilience.checkpoints import (
     checkpoint_of,
@@ -283,3 +286,17 @@ def test_bill_training() -> None:
     assert bill_training((steps,), 2, Charges(), None).node_hours == Amount(
         expected=2.0, low=1.0, high=4.0
     )
+
+
+def test_bill_of_energy() -> None:
+    steps = TrainingPart("steps", Amount(3600.0, 2700.0, 4500.0))
+    power, charges = NodePower(1000.0, 1000.0, 1400.0, "rated"), Charges(pue=1.5, price_per_kwh=0.2)
+    bill = bill_training((steps,), 2, charges, power)
+    # 2 node-hours of 1 kW; a quarter less; a quarter and two fifths more, in quadrature
+    above = 1 + math.hypot(0.25, 0.4)
+    assert bill.energy_kwh is not None
+    assert dataclasses.astuple(bill.energy_kwh) == pytest.approx((3.0, 2.25, 3.0 * above))
+    assert bill.price is not None
+    assert bill.price.expected == pytest.approx(0.6)
+    nothing = TrainingPart("steps", Amount(0.0, 0.0, 0.0))
+    assert bill_training((nothing,), 2, charges, power).energy_kwh == Amount(0.0, 0.0, 0.0)

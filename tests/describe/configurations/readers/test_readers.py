@@ -551,17 +551,22 @@ def test_the_stage_of_accelerate_follows_its_plugin(lines: str, stage: int) -> N
     assert read_configuration_text(text, "accelerate.yaml").layout["zero_stage"] == stage
 
 
-def test_a_mesh_of_replicas_alone_shards_nothing() -> None:
-    text = (
-        "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
-        "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n"
-        "  parallelism_config_dp_shard_size: {}\n  parallelism_config_cp_size: {}\n"
-    )
-    stages = [
-        read_configuration_text(text.format(*sizes), "accelerate.yaml").layout["zero_stage"]
-        for sizes in ((8, 1, 1), (4, 2, 1), (4, 1, 2))
-    ]
-    assert stages == [0, 3, 3]
+@pytest.mark.parametrize(
+    ("sizes", "stage"),
+    [
+        ({"dp_replicate": 8}, 0),
+        ({"dp_replicate": 2, "dp_shard": 1, "tp": 4}, 0),
+        ({"dp_replicate": 4, "dp_shard": 2}, 3),
+        ({"dp_replicate": 4, "dp_shard": 1, "cp": 2}, 3),
+        ({"dp_shard": 8}, 3),
+        ({"tp": 8}, 3),
+    ],
+)
+def test_a_mesh_of_replicas_alone_shards_nothing(sizes: dict[str, int], stage: int) -> None:
+    lines = [f"  parallelism_config_{name}_size: {size}" for name, size in sizes.items()]
+    head = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+    text = "\n".join([f"{head}parallelism_config:", *lines, ""])
+    assert read_configuration_text(text, "accelerate.yaml").layout["zero_stage"] == stage
 
 
 def test_numbers_of_files_end_at_a_quadrillion() -> None:
