@@ -43,6 +43,14 @@ def read_one(tmp_path: Path, **cells: object) -> Run | RefusedRun:
     return run
 
 
+def test_counts_are_whole_and_end_at_a_billion() -> None:
+    cells = Cells({"dp": "1000000000", "tp": "1000000001", "pp": "2.5"})
+    assert cells.count("dp") == 10**9
+    for column in ("tp", "pp"):
+        with pytest.raises(PlannerError, match=rf"{column} = .* must be a whole number up to"):
+            cells.count(column)
+
+
 @pytest.mark.parametrize(
     ("hidden", "tp", "heads"), [(4096, 8, 32), (1600, 1, 25), (2304, 2, 18), (2800, 1, 25)]
 )
