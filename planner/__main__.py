@@ -1,7 +1,5 @@
 """Entry point of `planner` and `python -m planner`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

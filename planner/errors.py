@@ -1,7 +1,5 @@
 """Errors that users see: every message carries the value, the rule and the remedy."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Units: parse quantities that users write, format numbers; inside the package all are SI."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

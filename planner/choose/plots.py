@@ -1,7 +1,5 @@
 """Layout space: the best layout per tp and pp, the Pareto front and a sample of all layouts."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import sys

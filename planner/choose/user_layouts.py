@@ -52,15 +52,14 @@ def complete_layout(
     files = configuration or Configuration((), ())
     values, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
     notes = [*files.notes, *override_notes, *_delegation_notes(files, values)]
-    layout_fields, workload_fields = Layout.model_fields, Workload.model_fields
-    fields = {key: value for key, value in values.items() if key in layout_fields}
+    fields = {key: values[key] for key in Layout.model_fields if key in values}
     fields = _with_degrees(fields, files, machine, nodes, values)
     shape = Layout.described(with_schedule(_with_micro_batches(fields, values, files)))
     own_length = model.default_sequence_length
     if "sequence_length" not in values and files.files:
         notes.append(f"sequence length {own_length}, the model's own")
     usual = {"global_batch": shape.global_batch, "sequence_length": own_length}
-    job_fields = {key: value for key, value in values.items() if key in workload_fields}
+    job_fields = {key: values[key] for key in Workload.model_fields if key in values}
     job = Workload.described({**usual, **job_fields}, where="workload")
     notes += _shape_notes(files, model)
     name, chosen = framework or files.framework or files.usual_framework, None

@@ -49,7 +49,7 @@ class Recognised:
 
 def recognise(data: bytes, name: str, columns: Mapping[str, str] | None = None) -> Recognised:
     """Recognise a file, with columns as `read_log` takes them; PlannerError in one sentence."""
-    name = _safe(name)
+    name = re.sub(r"[^\w.-]+", "_", name)[-100:].strip("._") or "file"
     if not data.strip():
         raise LogError(f"{name} is empty; give the log of a run that made some steps")
     text = _text(data)
@@ -73,10 +73,6 @@ def recognise(data: bytes, name: str, columns: Mapping[str, str] | None = None) 
         if name.endswith(".toml"):
             parse_toml(text or "", name)  # says which line is malformed
         raise CatalogueError(f"{name} is nothing that is read here; give {_SUPPORTED}") from None
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", name)[-100:].strip("._") or "file"
 
 
 def _text(data: bytes) -> str | None:

@@ -134,9 +134,8 @@ class _Choice(NamedTuple):
 def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Question]:
     """Yield the questions of a part, adding the content of its descriptions to `descriptions`."""
     lists = {**_described_choices(part, descriptions), **_stated_choices(part)}
-    lists = {name: lists[name] for name in _ORDER}
     head = f"{part.kind}\n{fingerprint()}"
-    for choices in itertools.product(*lists.values()):
+    for choices in itertools.product(*(lists[name] for name in _ORDER)):
         key = digest("\n".join([head, *(choice.text for choice in choices)]))
         content = {name: choice.value for name, choice in zip(_ORDER, choices, strict=True)}
         yield Question(key, **content, cells_of_lists=tuple(choice.cells for choice in choices))
@@ -145,31 +144,26 @@ def _questions_of(part: SweepPart, descriptions: dict[str, str]) -> Iterator[Que
 def _described_choices(part: SweepPart, descriptions: dict[str, str]) -> dict[str, list[_Choice]]:
     """Models, machines and frameworks, by the digest of their content."""
 
-    def with_digest(description: Description) -> str:
+    def keep(description: Description) -> str:
         text = canonical(description.model_dump(mode="json"))
         descriptions[digest(text)] = text
         return digest(text)
 
-    def models() -> Iterator[_Choice]:
-        for each in part.models:
-            model = each if isinstance(each, Model) else load_model(each)
-            name = with_digest(model)
-            yield _Choice(name, name, _usual_cells(model, part.kind))
-
-    def machines() -> Iterator[_Choice]:
-        for machine, variant in _machines(part):
-            name = with_digest(machine)
-            yield _Choice(name, name, {"machine": machine.name, **variant})
-
-    def frameworks() -> Iterator[_Choice]:
-        for together in part.frameworks:
-            loaded = [f if isinstance(f, Framework) else load_framework(f) for f in together]
-            digests = tuple(map(with_digest, loaded))
-            names = " ".join(each.name for each in loaded)
-            yield _Choice(digests, " ".join(digests), {"asked_frameworks": names})
-
+    choices: dict[str, list[_Choice]] = {"model": [], "machine": [], "frameworks": []}
     # in this order: tasks are sorted by where a description comes first
-    return {"model": [*models()], "machine": [*machines()], "frameworks": [*frameworks()]}
+    for model in (m if isinstance(m, Model) else load_model(m) for m in part.models):
+        name = keep(model)
+        choices["model"].append(_Choice(name, name, _usual_cells(model, part.kind)))
+    for machine, variant in _machines(part):
+        name, cells = keep(machine), {"machine": machine.name, **variant}
+        choices["machine"].append(_Choice(name, name, cells))
+    for together in part.frameworks:
+        loaded = [f if isinstance(f, Framework) else load_framework(f) for f in together]
+        digests, words = tuple(map(keep, loaded)), " ".join(each.name for each in loaded)
+        choices["frameworks"].append(
+            _Choice(digests, " ".join(digests), {"asked_frameworks": words})
+        )
+    return choices
 
 
 def _stated_choices(part: SweepPart) -> dict[str, list[_Choice]]:
@@ -182,15 +176,12 @@ def _stated_choices(part: SweepPart) -> dict[str, list[_Choice]]:
             for each in combinations(part.workload)
         ],
         "layout": [
-            _Choice(each, canonical(each), {"asked_layout": _words(each)})
+            _Choice(each, canonical(each), {"asked_layout": " ".join(words)})
             for each in combinations(part.layout)
+            for words in [[f"{name}={cell(value)}" for name, value in each.items()]]
         ],
         "exact": [_Choice(each, str(each), {"exact": each}) for each in part.exact],
     }
-
-
-def _words(layout: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={cell(value)}" for name, value in layout.items())
 
 
 def _machines(part: SweepPart) -> Iterator[tuple[Machine, dict[str, Any]]]:

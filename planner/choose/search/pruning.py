@@ -56,7 +56,7 @@ def estimate_promising(
     is_corrected = runs.step_time is not None or runs.memory is not None
     if len(layouts) <= scope.exhaustive_up_to or is_corrected:
         return estimate(layouts), None
-    pruner = (RecommendedPruner if scope.recommended_only else Pruner)(scenario, scope)
+    pruner = Pruner(scenario, scope)
     rounds = _Rounds(pruner, layouts)
     if not np.any(rounds.over == 0):
         return estimate(layouts), None
@@ -65,9 +65,6 @@ def estimate_promising(
 
 class Pruner:
     """Best results so far by class, and the limits that they set for other layouts."""
-
-    lists_strategies = True
-    """Whether the answer lists the fastest strategies, whatever is recommended."""
 
     def __init__(self, scenario: Scenario, scope: SearchScope) -> None:
         self.scenario, self.scope = scenario, scope
@@ -90,11 +87,16 @@ class Pruner:
         return np.maximum(least / max(scenario.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
 
     def bounds_s(self, layouts: Layouts, final: bool = False) -> Float:
-        """Lower bound of what `limits_s` limits: the step time [s]."""
-        return (1 - 1e-7) * step_time_lower_bound_s(self.scenario, layouts, final)
+        """Lower bound of what `limits_s` limits: step time, or expected time [s]."""
+        bounds_s = (1 - 1e-7) * step_time_lower_bound_s(self.scenario, layouts, final)
+        if self.scope.recommended_only:
+            bounds_s = bounds_s * math.prod(degree_factors(self.scenario, layouts).values())
+        return bounds_s
 
     def limits_s(self) -> Float:
         """Time by class above which its layouts cannot matter for the answer [s]."""
+        if self.scope.recommended_only:
+            return np.full(NUM_CLASSES, self.top_time_s)
         return time_limits_s(self.fastest_s, self.factor, self.top_time_s)
 
     def promising(self, layouts: Layouts) -> Layouts:
@@ -116,36 +118,9 @@ class Pruner:
         safe = fits_safely(self.scenario, estimates) & ~is_starved(estimates.layouts)
         classes = classify_layouts(self.scenario, estimates.layouts)[safe]
         np.minimum.at(self.fastest_s, classes, estimates.step_time_s[safe])
-
-    def wants_closest(self) -> bool:
-        """Whether an answer needs the layouts that come closest to fitting."""
-        return True
-
-
-class RecommendedPruner(Pruner):
-    """Limits of a search for what can be recommended: one expected time for all classes."""
-
-    lists_strategies = False
-
-    def bounds_s(self, layouts: Layouts, final: bool = False) -> Float:
-        """Lower bound of the expected time [s]."""
-        factors = degree_factors(self.scenario, layouts)
-        return super().bounds_s(layouts, final) * math.prod(factors.values())
-
-    def limits_s(self) -> Float:
-        """The longest expected time that can be recommended so far, for each class [s]."""
-        return np.full(NUM_CLASSES, self.top_time_s)
-
-    def learn(self, candidates: Candidates) -> None:
-        """Update the best results and the longest expected time with estimated candidates."""
-        super().learn(candidates)
-        if len(candidates.estimates):
-            least_s = float(np.min(expected_time_s(self.scenario, candidates.estimates)))
+        if self.scope.recommended_only and len(estimates):
+            least_s = float(np.min(expected_time_s(self.scenario, estimates)))
             self.top_time_s = min(self.top_time_s, self.factor * least_s)
-
-    def wants_closest(self) -> bool:
-        """Whether nothing can be recommended so far."""
-        return not np.isfinite(self.top_time_s)
 
 
 class _Rounds:
@@ -172,7 +147,8 @@ class _Rounds:
         while len(rows := self._possibly_fastest(count, of_class)):
             self._estimate(rows, estimate)
             count, of_class = min(2 * count, _LARGEST_ROUND), 2 * of_class
-        if self.pruner.wants_closest():
+        # with one to recommend, those that cannot fit no longer matter
+        if not (self.pruner.scope.recommended_only and np.isfinite(self.pruner.top_time_s)):
             if len(rows := self._least_over()):
                 self._estimate(rows, estimate)
             while len(rows := self._possibly_closer()):
@@ -219,7 +195,7 @@ class _Rounds:
         self.is_open[rows] = False
         self.parts.append((rows, candidates))
         self.pruner.learn(candidates)
-        if not self.pruner.lists_strategies:
+        if self.pruner.scope.recommended_only:
             return
         strategies = self.strategies[rows[candidates.footprints.fits]]
         np.minimum.at(self.strategy_times_s, strategies, candidates.estimates.step_time_s)

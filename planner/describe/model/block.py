@@ -18,8 +18,6 @@ One word says how a tensor is split over the tensor-parallel group:
     whole       exists only with sequence parallelism, not divided
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, fields
 from typing import Literal

@@ -2,7 +2,6 @@
 
 # mypy: ignore-errors
 
-import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,12 +56,10 @@ def _build(case: dict[str, Any]):
         optimizer = torch.optim.AdamW(trained, **way)
         shape = (layout["micro_batch"], case["sequence"])
         tokens, labels = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
-        around = contextlib.nullcontext
-        if case.get("wrap") == "single" and case.get("precision", "bf16") == "bf16":
-            around = _autocast
+        autocast = case.get("wrap") == "single" and case.get("precision", "bf16") == "bf16"
 
         def forward():
-            with around():
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
                 outputs = model(input_ids=tokens, labels=labels)
             return outputs.loss, outputs
 
@@ -73,10 +70,6 @@ def _build(case: dict[str, Any]):
         return job
 
     return materialise
-
-
-def _autocast():
-    return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
 def meta_model(case) -> nn.Module:
