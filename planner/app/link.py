@@ -107,12 +107,9 @@ def read_own(data: bytes, file_name: str) -> OwnDescription:
     stem = _safe(file_name)
     if stem.lower() in ("config", "uploaded"):
         stem = _safe(stated_name or f"own-{fields.get('model_type', 'model')}")
-    return OwnDescription(stem, {key: value for key, value in fields.items() if _is_shape(value)})
-
-
-def _is_shape(value: Any) -> bool:
-    """True if a configuration value is plain and small enough to describe shapes."""
-    return isinstance(value, (int, float, str, bool, dict)) and len(json.dumps(value)) < _MAX_VALUE
+    plain = {key: x for key, x in fields.items() if isinstance(x, (int, float, str, bool, dict))}
+    small = {key: value for key, value in plain.items() if len(json.dumps(value)) < _MAX_VALUE}
+    return OwnDescription(stem, small)
 
 
 def _safe(name: str) -> str:

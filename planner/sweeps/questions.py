@@ -154,15 +154,17 @@ def _described_choices(part: SweepPart, descriptions: dict[str, str]) -> dict[st
     for model in (m if isinstance(m, Model) else load_model(m) for m in part.models):
         name = keep(model)
         choices["model"].append(_Choice(name, name, _usual_cells(model, part.kind)))
-    for machine, variant in _machines(part):
-        name, cells = keep(machine), {"machine": machine.name, **variant}
-        choices["machine"].append(_Choice(name, name, cells))
+    variants = part.machines, part.sets, part.leave_free, part.devices
+    for machine, words, free, devices in itertools.product(*variants):
+        loaded = machine if isinstance(machine, Machine) else load_machine(machine)
+        name = keep(varied := vary(loaded, words, free, devices))
+        cells = {"set": " ".join(words), "leave_free_percent": free, "devices": devices}
+        choices["machine"].append(_Choice(name, name, {"machine": varied.name, **cells}))
     for together in part.frameworks:
-        loaded = [f if isinstance(f, Framework) else load_framework(f) for f in together]
-        digests, words = tuple(map(keep, loaded)), " ".join(each.name for each in loaded)
-        choices["frameworks"].append(
-            _Choice(digests, " ".join(digests), {"asked_frameworks": words})
-        )
+        searched = [f if isinstance(f, Framework) else load_framework(f) for f in together]
+        asked = {"asked_frameworks": " ".join(each.name for each in searched)}
+        digests = tuple(map(keep, searched))
+        choices["frameworks"].append(_Choice(digests, " ".join(digests), asked))
     return choices
 
 
@@ -182,15 +184,6 @@ def _stated_choices(part: SweepPart) -> dict[str, list[_Choice]]:
         ],
         "exact": [_Choice(each, str(each), {"exact": each}) for each in part.exact],
     }
-
-
-def _machines(part: SweepPart) -> Iterator[tuple[Machine, dict[str, Any]]]:
-    for machine, words, free, devices in itertools.product(
-        part.machines, part.sets, part.leave_free, part.devices
-    ):
-        loaded = machine if isinstance(machine, Machine) else load_machine(machine)
-        cells = {"set": " ".join(words), "leave_free_percent": free, "devices": devices}
-        yield vary(loaded, words, free, devices), cells
 
 
 def _usual_cells(model: Model, kind: Kind) -> dict[str, Any]:

@@ -6,18 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.choose.preferences import preferences
-from planner.cost.arrays import Float, Mask, distinct
+from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.estimate import Estimate, Estimates, estimate_times
 from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty import exceeding_probability
 from planner.errors import LayoutError
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,12 +99,29 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
     wide = (2 if model.gated_mlp else 1) * e * width
     heads = model.num_heads * model.head_dim
     attention: tuple[Saved, ...] = (stream, Saved("gradient.qkv", 4 * e * heads, "sharded"))
+    if sizes.kernels.context_exchange == "gather-pass" or sizes.kernels.copies_ring_output:
+        attention += _ring(sizes, heads, 2 * model.num_kv_heads * model.head_dim)
     if sizes.workload.attention == "eager":
         # of the softmax and its input; in fp32 until they are cast back
         softmax = {"none": 2 * e, "softmax": e + (sizes.kernels.softmax_bytes or e)}
         scores = softmax.get(sizes.exact_attention, 2 * FP32) * model.num_heads
         attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
     return (stream, Saved("gradient.ffn", wide, "expert" if experts else "sharded")), attention
+
+
+def _ring(sizes: Sizes, query: int, pair: int) -> tuple[Saved, Saved]:
+    """Buffers of torch's ring attention in the second step of its backward pass.
+
+    Counted: gradient sums in fp32, of keys and values three times (own, packed, received); keys and
+    values packed, copied by rows, and gathered of all ranks; gradients of two steps. Left out: what
+    attention has without a ring. torch 2.13, _context_parallel/_attention.py.
+    """
+    e, gathers = sizes.element, sizes.kernels.context_exchange == "gather-pass"
+    size = FP32 * (query + 3 * pair) + e * (4 * pair - query)
+    return (
+        Saved("ring.gradients", size, "sharded", only_context=True),
+        Saved("ring.gathered", e * pair * gathers, "rotated", only_context=True),
+    )
 
 
 def repeating(sizes: Sizes) -> tuple[Saved, ...]:

@@ -43,11 +43,6 @@ _STREAM: dict[EventKind, Stream] = {
 }
 
 
-def stream_of(kind: EventKind) -> Stream:
-    """Return the stream on which events of a kind run; an awaited transfer blocks computation."""
-    return _STREAM.get(kind, "compute")
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """Work of a stage on a task, or the transfer of its result."""
@@ -76,8 +71,8 @@ class Event:
 
     @property
     def stream(self) -> Stream:
-        """Stream of the stage on which the event runs."""
-        return stream_of(self.kind)
+        """Stream of the stage on which the event runs; an awaited transfer blocks computation."""
+        return _STREAM.get(self.kind, "compute")
 
     @property
     def keeps_busy(self) -> bool:

@@ -22,6 +22,8 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
         return tp
     if split == "residual" or (split == "gathered" and not gathered):
         return np.where(layouts.splits_sequence, tp, 1.0)
+    if split == "rotated":  # every rank of a ring holds the whole sequence
+        return tp / layouts.cp
     if split in ("scattered", "whole"):
         parts = tp if split == "scattered" else np.ones_like(tp)
         return np.where(layouts.splits_sequence, parts, np.inf)

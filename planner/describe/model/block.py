@@ -26,7 +26,7 @@ from planner.describe.layout import Module
 
 Split = Literal[
     "column", "row", "replicated", "sharded", "residual", "gathered", "dispatched", "expert",
-    "scattered", "whole",
+    "scattered", "whole", "rotated",
 ]  # fmt: skip
 
 Part = Literal[
