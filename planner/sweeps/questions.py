@@ -162,9 +162,9 @@ def _described_choices(part: SweepPart, descriptions: dict[str, str]) -> dict[st
         choices["machine"].append(_Choice(name, name, {"machine": varied.name, **cells}))
     for together in part.frameworks:
         searched = [f if isinstance(f, Framework) else load_framework(f) for f in together]
-        asked = {"asked_frameworks": " ".join(each.name for each in searched)}
+        names = {"asked_frameworks": " ".join(each.name for each in searched)}
         digests = tuple(map(keep, searched))
-        choices["frameworks"].append(_Choice(digests, " ".join(digests), asked))
+        choices["frameworks"].append(_Choice(digests, " ".join(digests), names))
     return choices
 
 

@@ -109,9 +109,10 @@ def test_a_small_trace_is_what_is_estimated(
 ) -> None:
     """States to the byte, collectives too, activations and peaks within 3.5 %.
 
-    On stages of one split layer the working set weighs more, and is an upper bound: 6 %.
+    Where a stage has one split layer, or a ring, the working set weighs more, and is an upper
+    bound: 6 %.
     """
-    tolerance = 0.06 if layout.tp > 1 and layout.pp > 1 else 0.035
+    tolerance = 0.06 if layout.cp > 1 or (layout.tp > 1 and layout.pp > 1) else 0.035
     job = {"framework": "fsdp2", "global_batch": layout.global_batch, **changes}
     asked = scenario(small(name), machine="laptop", sequence_length=1024, **job)
     for stage in range(layout.pp):
