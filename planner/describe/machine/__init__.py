@@ -1,31 +1,9 @@
 """Machine: a hardware profile of device, node, network, storage and queues."""
 
-from planner.describe.machine.hardware import (
-    Curve,
-    Delays,
-    Device,
-    Domain,
-    Fabric,
-    LocalDisk,
-    Network,
-    NetworkKind,
-    Node,
-    Precision,
-    Runtime,
-    Wire,
-)
-from planner.describe.machine.machine import (
-    FileSystem,
-    Launch,
-    Machine,
-    OperationRate,
-    Queue,
-    Requirements,
-    Scheduler,
-)
+from planner.describe.machine.hardware import Curve, Device, Domain, Fabric, Node, Runtime
+from planner.describe.machine.machine import FileSystem, Launch, Machine, Queue, Requirements
 
 __all__ = [
-    "Curve", "Delays", "Device", "Domain", "Fabric", "FileSystem", "Launch", "LocalDisk",
-    "Machine", "Network", "NetworkKind", "Node", "OperationRate", "Precision", "Queue",
-    "Requirements", "Runtime", "Scheduler", "Wire",
+    "Curve", "Device", "Domain", "Fabric", "FileSystem", "Launch", "Machine", "Node", "Queue",
+    "Requirements", "Runtime",
 ]  # fmt: skip

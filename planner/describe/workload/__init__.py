@@ -5,12 +5,9 @@ from planner.describe.workload.workload import (
     ATTENTIONS,
     OPTIMIZERS,
     PRECISIONS,
-    AttentionName,
     BaseFormat,
-    FrozenPart,
     LoraTarget,
     OptimizerName,
-    Packing,
     TrainingPrecision,
     Workload,
     parse_ramp,
@@ -18,7 +15,7 @@ from planner.describe.workload.workload import (
 )
 
 __all__ = [
-    "ATTENTIONS", "OPTIMIZERS", "PRECISIONS", "AttentionName", "BaseFormat", "FrozenPart",
-    "LoraTarget", "OptimizerName", "Packing", "TrainingPrecision", "Workload", "parse_documents",
-    "parse_ramp", "parse_tokens", "read_documents",
+    "ATTENTIONS", "OPTIMIZERS", "PRECISIONS", "BaseFormat", "LoraTarget", "OptimizerName",
+    "TrainingPrecision", "Workload", "parse_documents", "parse_ramp", "parse_tokens",
+    "read_documents",
 ]  # fmt: skip
