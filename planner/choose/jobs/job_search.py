@@ -51,21 +51,11 @@ def _is_open(job: JobSpec, candidates: JobCandidates) -> bool:
     return best is None or bool(is_deep_pipeline(job.model, best.layout.pp))
 
 
-def search_scenarios(
-    scenarios: dict[str, Scenario],
-    world: int,
-    scope: SearchScope = SearchScope(),
-    within: Within | None = None,
-) -> JobCandidates:
-    """Search every framework, those with the most axes first."""
-    return _search_all([scenarios], [world], scope, within)[0]
-
-
 def _search_all(
     jobs: Sequence[dict[str, Scenario]],
     worlds: Sequence[int],
     scope: SearchScope,
-    within: Within | None,
+    within: Within | None = None,
 ) -> list[JobCandidates]:
     """Search every framework of jobs, those with the most axes first."""
     scenarios = {name: scenario for job in jobs for name, scenario in job.items()}
@@ -157,7 +147,7 @@ def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
     }
     scenarios = {name: job.scenario(framework) for name, framework in frameworks.items()}
     scope = SearchScope(near_factor=1 + job.tolerance, recommended_only=True)
-    result = search_scenarios(scenarios, job.num_devices, scope)
+    (result,) = _search_all([scenarios], [job.num_devices], scope)
     fastest = recommend(result.values(), job.tolerance, without=("files",))
     gain = preferences().offers.switch_gain.value
     if fastest is None or fastest.step_time_s * gain > best.step_time_s:
