@@ -10,6 +10,8 @@ Shapes = dict[str, Any]
 def _head_dim(f: Fields, hidden: int, heads: int) -> int:
     if f.reads("qk_nope_head_dim"):  # latent attention: the width of queries and keys
         return f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim")
+    if f.reads("d_kv"):
+        return f.size("d_kv")
     if f.raw("head_dim") is not None:
         return f.size("head_dim")
     if hidden % heads:
@@ -36,24 +38,24 @@ def _trunk(
     layers_key: str = "num_hidden_layers",
     heads_key: str = "num_attention_heads",
 ) -> Shapes:
-    heads = f.size(heads_key, "heads")
+    heads, layers = f.size(heads_key, "heads"), f.size(layers_key, "layers")
+    hidden = f.size(hidden_key)
     return {
-        "num_layers": f.size(layers_key, "layers"),
-        "hidden_size": f.size(hidden_key),
+        "num_layers": layers,
+        "hidden_size": hidden,
         "num_heads": heads,
         "num_kv_heads": heads,
         "vocab_size": f.size("vocab_size"),
         "tied_embeddings": f.flag("tie_word_embeddings"),
+        "head_dim": _head_dim(f, hidden, heads),
     }
 
 
 def _decoder(f: Fields) -> Shapes:
     shapes = _trunk(f)
-    heads = shapes["num_heads"]
     return {
         **shapes,
-        "num_kv_heads": _kv_heads(f, heads),
-        "head_dim": _head_dim(f, shapes["hidden_size"], heads),
+        "num_kv_heads": _kv_heads(f, shapes["num_heads"]),
         "ffn_size": f.size("intermediate_size"),
         "max_sequence_length": f.size("max_position_embeddings", "rows"),
     }
@@ -183,7 +185,6 @@ def gpt2(f: Fields) -> Shapes:
     positions = f.size("n_positions", "rows")
     return {
         **shapes,
-        "head_dim": _head_dim(f, hidden, shapes["num_heads"]),
         "ffn_size": f.size_or(4 * hidden, "n_inner"),
         "max_sequence_length": positions,
         "activation": f.activation("activation_function"),
@@ -267,7 +268,6 @@ def opt(f: Fields) -> Shapes:
     return {
         **shapes,
         **_biases(f.flag("enable_bias")),
-        "head_dim": _head_dim(f, hidden, shapes["num_heads"]),
         "ffn_size": f.size("ffn_dim"),
         "embedding_size": width if width != hidden else 0,
         "final_norm": f.flag("do_layer_norm_before") and not f.flag("_remove_final_layer_norm"),
@@ -294,7 +294,6 @@ def mpt(f: Fields) -> Shapes:
             )
     return {
         **shapes,
-        "head_dim": _head_dim(f, hidden, shapes["num_heads"]),
         "ffn_size": hidden * f.size("expansion_ratio"),
         "max_sequence_length": f.size("max_seq_len", "rows"),
         "dropout": f.dropout("resid_pdrop"),
@@ -305,11 +304,9 @@ def mpt(f: Fields) -> Shapes:
 def bloom(f: Fields) -> Shapes:
     """BLOOM: no learned positions."""
     shapes = _trunk(f, "hidden_size", "n_layer", "n_head")
-    hidden = shapes["hidden_size"]
     return {
         **shapes,
-        "head_dim": _head_dim(f, hidden, shapes["num_heads"]),
-        "ffn_size": 4 * hidden,
+        "ffn_size": 4 * shapes["hidden_size"],
         "dropout": f.dropout("hidden_dropout", "attention_dropout"),
     }
 
@@ -328,7 +325,6 @@ def falcon(f: Fields) -> Shapes:
         **shapes,
         **_biases(f.flag("bias")),
         "num_kv_heads": _kv_heads(f, heads, "num_kv_heads") if new else kv_heads,
-        "head_dim": _head_dim(f, hidden, heads),
         "ffn_size": f.size_or(4 * hidden, "ffn_hidden_size"),
         "max_sequence_length": f.size("max_position_embeddings", "rows"),
         "norms_per_layer": 2 if norms == 2 else 1,
@@ -350,7 +346,6 @@ def t5(f: Fields) -> Shapes:
     return {
         **shapes,
         "num_decoder_layers": f.size_or(shapes["num_layers"], "num_decoder_layers", "layers"),
-        "head_dim": f.size("d_kv"),
         "ffn_size": f.size("d_ff"),
         "gated_mlp": name != value,
         "activation": activation,
