@@ -10,19 +10,13 @@ import streamlit as st
 from planner.app import link
 from planner.app.address import Query, QueryReader
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
-from planner.app.controls.switches import SWITCHES, switched
+from planner.app.controls.switches import SWITCHES, Setting, switched
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.planning import TOP
 from planner.choose.preferences import preferences
 from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
 from planner.describe.job_description import JobDescription
-from planner.describe.machine import Machine
-from planner.describe.machine.variants import (
-    MAX_FREE_PERCENT,
-    override_fields,
-    reserve_memory,
-    take_devices,
-)
+from planner.describe.machine import Machine, variants
 from planner.describe.model.huggingface.hub import load_from_hub, parse_hub_name
 from planner.describe.model.model import Model
 from planner.describe.workload import (
@@ -139,13 +133,14 @@ def read(reader: QueryReader) -> PageRequest:
     machine: Machine = _described(reader, "machine", "polaris")
     machine = _on_network(reader, machine)
     machine, overrides = reader.checked(
-        "set", lambda text: (override_fields(machine, lines := tuple(text.splitlines())), lines)
+        "set",
+        lambda text: (variants.override_fields(machine, lines := tuple(text.splitlines())), lines),
     )
-    free = reader.number("free", 0, MAX_FREE_PERCENT, 0)
-    machine = reserve_memory(machine, free)
+    free = reader.number("free", 0, variants.MAX_FREE_PERCENT, 0)
+    machine = variants.reserve_memory(machine, free)
     devices = reader.number("devices", 0, machine.node.num_devices, 0)
     if devices:
-        machine = take_devices(machine, devices)
+        machine = variants.take_devices(machine, devices)
     most = int(machine.num_nodes.value)
     nodes = reader.number("nodes", 1, most, min(_NODES, most))
     fields = {name: _field(reader, name, model, machine) for name in Workload.model_fields}
@@ -155,7 +150,7 @@ def read(reader: QueryReader) -> PageRequest:
     except PlannerError as error:
         problem = error.plain
     named = reader.words("frameworks", running_on(machine))
-    frameworks = switched(reader, named, machine, model, workload)
+    frameworks = switched(reader, named, Setting(machine, model, workload))
     top = reader.number("top", 1, MOST_LAYOUTS, TOP)
     tolerance = reader.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
     exact, layout = reader.truth("exact", False), reader.packed(_LAYOUT)

@@ -17,7 +17,7 @@ from planner.app.controls.page_job import (
     precisions,
     running_on,
 )
-from planner.app.controls.switches import SWITCHES, help_of, offered
+from planner.app.controls.switches import SWITCHES, Setting, help_of, offered
 from planner.app.draw import LABELS, escape, in_rows
 from planner.describe.catalogue import names
 from planner.describe.machine import Machine
@@ -181,11 +181,11 @@ def _number(place: Any, key: str, least: int, most: int, step: int = 1) -> None:
 
 
 def _switches(job: PageJob) -> None:
-    scope = job.machine, job.model, job.workload
+    setting = Setting(job.machine, job.model, job.workload)
     chosen = [name for name in st.session_state["frameworks"] if name in running_on(job.machine)]
     if not chosen:
         return
-    options = offered(chosen, *scope)
+    options = offered(chosen, setting)
     typed = [word for word in st.session_state.get(SWITCHES, []) if word not in options]
     st.multiselect(
         "Switches of these frameworks",
@@ -193,7 +193,7 @@ def _switches(job: PageJob) -> None:
         key=SWITCHES,
         placeholder="no switches on",
         accept_new_options=True,
-        help=help_of(chosen, *scope),
+        help=help_of(chosen, setting),
     )
 
 

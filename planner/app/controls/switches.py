@@ -1,6 +1,7 @@
 """Switches: the switches of the chosen frameworks, as words of the address."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from planner.app.address import QueryReader
 from planner.app.draw import on_page
@@ -15,19 +16,22 @@ SWITCHES = "switches"
 """Name of the address parameter."""
 
 
-def offered(
-    frameworks: Sequence[str],
-    machine: Machine,
-    model: Model | None = None,
-    workload: Workload | None = None,
-) -> list[str]:
+class Setting(NamedTuple):
+    """What decides which switches are possible."""
+
+    machine: Machine
+    model: Model
+    workload: Workload | None
+    """None if the job is invalid."""
+
+
+def offered(frameworks: Sequence[str], setting: Setting) -> list[str]:
     """List switches as FRAMEWORK+SWITCH that the machine's devices and the workload allow."""
-    return [word for word, _ in _offered(frameworks, machine, model, workload)]
+    return [word for word, _ in _offered(frameworks, setting)]
 
 
-def _offered(
-    frameworks: Sequence[str], machine: Machine, model: Model | None, workload: Workload | None
-) -> Iterator[tuple[str, str]]:
+def _offered(frameworks: Sequence[str], setting: Setting) -> Iterator[tuple[str, str]]:
+    machine, model, workload = setting
     for framework in frameworks:
         for name, switch in load_framework(framework).switches.items():
             unfit = workload is not None and switch.refuses_workload(workload, model)
@@ -36,26 +40,15 @@ def _offered(
                 yield f"{framework}+{name}{value}", switch.does
 
 
-def help_of(
-    frameworks: Sequence[str],
-    machine: Machine,
-    model: Model | None = None,
-    workload: Workload | None = None,
-) -> str:
+def help_of(frameworks: Sequence[str], setting: Setting) -> str:
     """Write the help text of the control."""
-    words = _offered(frameworks, machine, model, workload)
+    words = _offered(frameworks, setting)
     lines = [f"- `{word}`: {on_page(effect)}" for word, effect in words]
     about = "What is turned on, as FRAMEWORK+SWITCH; another value is typed."
     return "\n".join([about, "", *lines]) if lines else "None of these frameworks has switches."
 
 
-def switched(
-    reader: QueryReader,
-    frameworks: Sequence[str],
-    machine: Machine,
-    model: Model,
-    workload: Workload | None,
-) -> tuple[str, ...]:
+def switched(reader: QueryReader, frameworks: Sequence[str], setting: Setting) -> tuple[str, ...]:
     """Return the chosen frameworks with their switches; drop invalid ones with a message."""
     raw_value = reader.query.get(SWITCHES, "")
     # a plus sign typed into an address is decoded as a blank
@@ -63,12 +56,11 @@ def switched(
     if raw_value:
         reader.query[SWITCHES] = ",".join(requested)
     fine = [word for word in requested if split_name(word)[0] in frameworks and _is_fine(word)]
-    accepted = [*offered(frameworks, machine, model, workload), *fine]
+    accepted = [*offered(frameworks, setting), *fine]
     words = reader.words(SWITCHES, list(dict.fromkeys(accepted)))
     full_names = {name: _full_name(name, words) for name in frameworks}
     return tuple(
-        name if _refused(reader, name, text, machine, model, workload) else text
-        for name, text in full_names.items()
+        name if _refused(reader, name, text, setting) else text for name, text in full_names.items()
     )
 
 
@@ -91,16 +83,10 @@ def _full_name(name: str, words: Sequence[str]) -> str:
     return "+".join([name, *(each for of, all_on in chosen if of == name for each in all_on)])
 
 
-def _refused(
-    reader: QueryReader,
-    name: str,
-    full_name: str,
-    machine: Machine,
-    model: Model,
-    workload: Workload | None,
-) -> bool:
+def _refused(reader: QueryReader, name: str, full_name: str, setting: Setting) -> bool:
     """True, with a message, if the switches conflict with each other or with the job."""
     try:
+        machine, model, workload = setting
         refused = load_framework(full_name).refuses(machine, workload, model)
     except PlannerError as error:
         refused = error.plain
