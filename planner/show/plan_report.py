@@ -10,19 +10,12 @@ from rich.text import Text
 from planner.choose.plan import Plan, Verdict
 from planner.choose.simulation.step_simulation import Simulation
 from planner.choose.verdicts.answer_lines import answer_lines, fit_word, other_ways, percent_chance
+from planner.choose.verdicts.differences import largest_parts
 from planner.choose.verdicts.layout_words import CODE
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.machine import Machine
-from planner.show import words
-from planner.show.first_screen import (
-    ANSWER_STYLES,
-    FIT_STYLES,
-    fit_of,
-    print_answer,
-    print_tables,
-    risk_style,
-)
+from planner.show import first_screen, words
 from planner.show.terminal import print_notes, print_table, show
 from planner.tables import Column, Record, Table
 from planner.units import format_bytes, format_seconds
@@ -41,7 +34,7 @@ def ranked_table(plan: Plan) -> Table:
         Column("step_time_s", "step", format_seconds),
         Column("mfu", "MFU", lambda mfu: f"{100 * mfu:.1f} %"),
         Column("memory_bytes", "memory", format_bytes),
-        Column("risk", "out of memory", percent_chance, style=risk_style),
+        Column("risk", "out of memory", percent_chance, style=first_screen.risk_style),
         Column("parts", "slowest parts", min_width=24),
     )
     records = (
@@ -52,28 +45,18 @@ def ranked_table(plan: Plan) -> Table:
             "mfu": estimate.mfu,
             "memory_bytes": estimate.memory_bytes["total"],
             "risk": estimate.out_of_memory_probability,
-            "parts": _slowest(estimate),
+            "parts": largest_parts(estimate, least=0.005),
         }
         for estimate in plan.ranked[:_MAX_ROWS]
     )
     return Table(tuple(records), "Fastest layouts that fit, one of a kind", columns)
 
 
-def _slowest(estimate: Estimate, count: int = 3) -> str:
-    total = estimate.step_time_s
-    parts = sorted(estimate.step_time_parts_s.items(), key=lambda item: -item[1])[:count]
-    return ", ".join(
-        f"{part(name).label} {100 * seconds / total:.0f} %"
-        for name, seconds in parts
-        if seconds > 0.005 * total
-    )
-
-
 def strategies_table(plan: Plan) -> Table:
     """Return the verdict on every classic strategy, and the cheapest change that makes it fit."""
     columns = (
         Column("strategy", "strategy"),
-        Column("fits", "fits", style=lambda fits: FIT_STYLES[fits]),
+        Column("fits", "fits", style=lambda fits: first_screen.FIT_STYLES[fits]),
         Column("step_time_s", "step", format_seconds),
         Column("layout", "layout"),
         Column("why", "why"),
@@ -86,7 +69,7 @@ def _strategy(verdict: Verdict) -> Record:
     estimate = verdict.estimate
     return {
         "strategy": verdict.name,
-        "fits": fit_of(verdict),
+        "fits": first_screen.fit_of(verdict),
         "step_time_s": estimate.step_time_s if estimate and verdict.fits else None,
         "layout": f"{estimate.layout} [{estimate.framework}]" if estimate else "",
         "why": verdict.why,
@@ -131,7 +114,7 @@ def show_plan(
     plan: Plan, out: Console, lessons: Sequence[str] = (), detail: Detail = "screen"
 ) -> None:
     """Print a plan: the answer's lines, one screen with alternatives and strategies, or all."""
-    print_answer(answer_lines(plan), out)
+    first_screen.print_answer(answer_lines(plan), out)
     print_notes(lessons, out)
     if detail == "lines":
         return
@@ -139,7 +122,7 @@ def show_plan(
     if detail == "all":
         _show_explanation(plan, out)
     else:
-        print_tables(plan, out)
+        first_screen.print_tables(plan, out)
 
 
 def _show_explanation(plan: Plan, out: Console) -> None:
@@ -176,7 +159,9 @@ def show_estimate(
 ) -> None:
     """Print one estimate: verdict, time by part, memory by part and by stage."""
     device, host = machine.device.memory_bytes.value, machine.node.host_memory_bytes.value
-    head = Text(words.fit_sentence(estimate, machine), ANSWER_STYLES[fit_word(estimate)])
+    head = Text(
+        words.fit_sentence(estimate, machine), first_screen.ANSWER_STYLES[fit_word(estimate)]
+    )
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
     out.print(words.step_figures(estimate), highlight=False)
     for table in estimate_tables(estimate, device, host):
