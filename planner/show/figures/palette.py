@@ -6,16 +6,9 @@ from typing import get_args
 from planner.cost.parts import Hue, Part, part
 from planner.training import whole_training as of_training
 
-BLUE, ORANGE, GREEN, PINK, SKY, RED = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-)
-HUES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
+HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Hues in the order of use."""
+BLUE, ORANGE, GREEN, PINK, SKY, RED = HUES
 GREY = "#8C8C8C"
 """Hue of parts that do not depend on the user's choices."""
 LIMIT = RED
