@@ -59,7 +59,7 @@ def format_quantity(name: str, value: float) -> str:
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
-def quantity_table(description: Description, title: str = "") -> Table:
+def quantity_table(description: Description) -> Table:
     """Return every quantity of a description with its kind and source."""
     columns = (
         Column("quantity", "quantity", min_width=20),
@@ -76,7 +76,7 @@ def quantity_table(description: Description, title: str = "") -> Table:
         }
         for name, quantity in quantities(description)
     )
-    return Table(tuple(records), title, columns)
+    return Table(tuple(records), columns=columns)
 
 
 def constants_page(constants: Mapping[str, Description]) -> list[Block]:
