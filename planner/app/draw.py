@@ -1,6 +1,5 @@
 """Draw: figures with their text alternatives, tables, messages and escaped text."""
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -64,13 +63,8 @@ def latest(name: str, act: Callable[[], None]) -> Callable[[], None]:
 
     Streamlit keeps every callback of a session, and with it what the callback holds.
     """
-    acts = st.session_state.setdefault("acts", {})
-    acts[name] = act
-    return functools.partial(_run_latest, name)
-
-
-def _run_latest(name: str) -> None:
-    st.session_state["acts"][name]()
+    st.session_state.setdefault("acts", {})[name] = act
+    return lambda: st.session_state["acts"][name]()
 
 
 def draw_table(rows: Sequence[dict[str, Any]], key: str, alt: str, **settings: Any) -> None:
