@@ -102,6 +102,7 @@ def group_view(
     ring, pairwise = _between_sockets(machine, local, stride)
     fewest, local_rate = np.maximum(fewest, 1), np.minimum(local_rate, ring)
     in_node, in_network = _switches(machine)
+    start = machine.node.fabric.start_s
     view = GroupView(
         size=size.astype(float),
         local=local.astype(float),
@@ -115,7 +116,7 @@ def group_view(
         islands=nodes.astype(float),
         gathering_part=_part(machine.node.fabric.all_gather),
         scattering_part=_part(machine.node.fabric.reduce_scatter),
-        protocols=_protocols(machine),
+        protocols=PROTOCOLS if start is None else (Protocol.single(start.value),),
         switch_bytes_per_s=in_node * local_rate if in_node else 0.0,
         network_part=in_network,
         **_network(machine, fewest, nodes),
@@ -167,11 +168,6 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
     rates, pairs = rates[index], pairs[index]
     efficiency = machine.node.fabric.efficiency.value
     return rates * efficiency, pairs * efficiency * _part(machine.node.fabric.send_recv)
-
-
-def _protocols(machine: Machine) -> tuple[Protocol, ...]:
-    start = machine.node.fabric.start_s
-    return PROTOCOLS if start is None else (Protocol.single(start.value),)
 
 
 def _part(factor: Factor | None) -> float:
