@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from planner.cost.arrays import Arrays, Float
+from planner.cost.constants import load
 from planner.describe.base import Description
 from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
@@ -251,8 +252,7 @@ class Priors(Description):
 @functools.cache
 def priors() -> Priors:
     """Return the shipped priors."""
-    path = Path(__file__).with_name("prior.toml")
-    return Priors.described(read_toml(path), where=path.name)
+    return load(Path(__file__).with_name("prior.toml"), Priors)
 
 
 MEMORY_CLASSES = ("host-bound framework", "any other framework")

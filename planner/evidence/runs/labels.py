@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from planner.cost.constants import load
 from planner.describe.base import Description, Quantity
 from planner.describe.catalogue import load_framework, names
-from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.workload import TrainingPrecision
@@ -147,8 +147,7 @@ class Labels(Description):
 @functools.cache
 def known_labels() -> Labels:
     """Read the meanings of labels."""
-    path = Path(__file__).with_name("labels.toml")
-    return Labels.described(read_toml(path), where=path.name)
+    return load(Path(__file__).with_name("labels.toml"), Labels)
 
 
 def normalised(label: str) -> str:
