@@ -20,18 +20,14 @@ from planner.validate.trace.user_module import Places, Sample, accelerator_kerne
 
 _EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
 """Prefixes of operations that move no data."""
-_STATISTICS = frozenset(
-    (
-        torch.ops.aten.native_batch_norm,
-        torch.ops.aten.native_batch_norm_backward,
-        torch.ops.aten.native_group_norm,
-        torch.ops.aten.native_group_norm_backward,
-    )
-)
-"""Norms whose statistics need a separate pass over the input."""
 
 
 aten: Any = torch.ops.aten
+_STATISTICS = {
+    *(aten.native_batch_norm, aten.native_batch_norm_backward),
+    *(aten.native_group_norm, aten.native_group_norm_backward),
+}
+"""Norms whose statistics need a separate pass over the input."""
 
 
 def _mm(args: Any, *_: Any) -> TracedOperation:

@@ -260,7 +260,7 @@ def reduced(model: Model, sequence: int) -> Model:
     ffn = math.ceil(model.ffn_size * width / model.hidden_size / _FFN_STEP) * _FFN_STEP
     kv = math.gcd(model.num_kv_heads, _KV_HEADS)
     group = model.num_heads // model.num_kv_heads
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_layers": min(model.num_layers, _LAYERS),
         "num_window_layers": min(model.num_window_layers, _LAYERS // 2),
         "hidden_size": width,
@@ -276,7 +276,7 @@ def reduced(model: Model, sequence: int) -> Model:
     if latent is not None:
         small = {name: min(size, _RANK) for name, size in latent.model_dump().items()}
         narrow = {name: min(size, _HEAD_DIM) for name, size in small.items() if "head" in name}
-        return untie_embeddings(model).replaced(**sizes, latent_attention={**small, **narrow})
+        sizes["latent_attention"] = {**small, **narrow}
     return untie_embeddings(model).replaced(**sizes)
 
 
