@@ -16,7 +16,7 @@ from deepspeed.comm import torch as communication
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.validate.folder.huggingface import meta_model
-from planner.validate.folder.tracked import world
+from planner.validate.sharding import adapter
 from planner.validate.sharding.recorders import Direction, Phase, StorageTimeline
 
 __all__ = ["NoProducts", "run"]
@@ -28,7 +28,7 @@ communication.build_shm_op = lambda: None
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Track a step of `engine(...)`, `engine.backward`, `engine.step`; `outputs` stays alive."""
     layout = case["layout"]
-    with world(layout["dp"]), NoProducts():
+    with adapter.fake_world(0, layout["dp"]), NoProducts():
         engine = _engine(case)
         shape = (layout["micro_batch"], case["sequence"])
         tokens, labels = (torch.zeros(shape, dtype=torch.long) for _ in range(2))

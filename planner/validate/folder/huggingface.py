@@ -14,8 +14,6 @@ from transformers import AutoConfig, masking_utils
 from planner.validate.folder.tracked import Job, measure
 from planner.validate.sharding.attention import flash_attention
 
-__all__ = ["meta_model", "run"]
-
 # transformers detects packed sequences from position values, which tensors without data lack;
 # a batch of whole sequences has none
 masking_utils.find_packed_sequence_indices = lambda position_ids: None

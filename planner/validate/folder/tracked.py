@@ -4,22 +4,14 @@
 # mypy: ignore-errors
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from planner.validate.sharding import adapter
-from planner.validate.sharding.recorders import (
-    CollectiveRecorder,
-    Direction,
-    Phase,
-    StorageTimeline,
-)
-
-__all__ = ["Job", "Tracked", "measure", "world"]
+from planner.validate.sharding import adapter, recorders
 
 
 @dataclass
@@ -38,18 +30,11 @@ class Job:
     """Called before each pass, with True for the last pass of the step."""
 
 
-@contextlib.contextmanager
-def world(ranks: int) -> Iterator[None]:
-    """Provide a process group of `ranks` ranks; only rank 0 exists."""
-    with adapter.fake_world(0, ranks):
-        yield
-
-
 class Tracked:
     """Peak memory and collectives of a step."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.timeline = job, StorageTimeline()
+        self.job, self.timeline = job, recorders.StorageTimeline()
         self.kept: Any = None
 
     def run(self) -> dict[str, Any]:
@@ -60,28 +45,28 @@ class Tracked:
                 param.grad = torch.empty_like(param)
         job.optimizer.step()
         job.optimizer.zero_grad(set_to_none=True)
-        with timeline, CollectiveRecorder() as self.collectives:
+        with timeline, recorders.CollectiveRecorder() as self.collectives:
             timeline.restart()
             self._watch()
-            timeline.phase = Phase(Direction.FORWARD)
+            timeline.phase = recorders.Phase(recorders.Direction.FORWARD)
             timeline.moment("begin")
             for left in reversed(range(job.passes)):
                 job.before(left == 0)
                 self._pass()
-            timeline.phase = Phase(Direction.OPTIMIZER)
+            timeline.phase = recorders.Phase(recorders.Direction.OPTIMIZER)
             job.optimizer.step()
-            timeline.phase = Phase(Direction.END)
+            timeline.phase = recorders.Phase(recorders.Direction.END)
             job.optimizer.zero_grad(set_to_none=True)
             timeline.moment("end")
         return self._readout()
 
     def _pass(self) -> None:
-        self.timeline.phase = Phase(Direction.FORWARD)
+        self.timeline.phase = recorders.Phase(recorders.Direction.FORWARD)
         with self.job.around():
             # a loop's variables keep their objects alive until they are assigned again
             self.kept = self.job.forward()
             loss = self.kept[0] if isinstance(self.kept, tuple) else self.kept
-            self.timeline.phase = Phase(Direction.BACKWARD)
+            self.timeline.phase = recorders.Phase(recorders.Direction.BACKWARD)
             loss.backward()
 
     def _watch(self) -> None:
@@ -106,7 +91,7 @@ class Tracked:
 def measure(build: Callable[[], Callable[[], Job]], ranks: int) -> dict[str, Any]:
     """Track one step: `build` shards a model on meta; the function that it returns adds storage."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(world(ranks))
+        stack.enter_context(adapter.fake_world(0, ranks))
         materialise = build()
         stack.enter_context(adapter.quiet_propagation())
         stack.enter_context(adapter.fake_mode())
