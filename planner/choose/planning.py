@@ -6,24 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from planner.choose.jobs import job_search
 from planner.choose.jobs.alternatives import network_choice, search_headline, wasted_nodes_note
-from planner.choose.jobs.job_search import (
-    JobCandidates,
-    faster_without_files,
-    framework_notes,
-    unwritable_layout_notes,
-)
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.legality import broken, legal_refined
 from planner.choose.legality.check import check_count, refusals_of
 from planner.choose.plan import Dropped, Plan, Verdict
-from planner.choose.search import Candidates, SearchScope
-from planner.choose.search.recommendation import (
-    rank_layouts,
-    recommend,
-    stall_notes,
-    with_recommended,
-)
+from planner.choose.search import Candidates, SearchScope, recommendation
 from planner.choose.verdicts.fixes import switch_notes
 from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
 from planner.choose.verdicts.reasons import reasons_against
@@ -86,8 +75,10 @@ def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candi
     scope = SearchScope(near_factor=1 + job.tolerance, top=top)
     job, candidates, alternatives = search_headline(job, scope)
     scenarios = {name: part.scenario for name, part in candidates.items()}
-    best = recommend(candidates.values(), job.tolerance)
-    ranked = with_recommended(rank_layouts(candidates.values(), top), best)
+    best = recommendation.recommend(candidates.values(), job.tolerance)
+    ranked = recommendation.with_recommended(
+        recommendation.rank_layouts(candidates.values(), top), best
+    )
     verdicts = judge_strategies(job, candidates)
     queues = job.machine.scheduler.queues
     plan = Plan(
@@ -107,7 +98,7 @@ def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candi
         notes=_notes(job, scenarios, candidates, best, verdicts, ranked),
         alternatives=alternatives,
         reasons=reasons_against(scenarios, ranked, best),
-        files_note=faster_without_files(job, best),
+        files_note=job_search.faster_without_files(job, best),
         scale_note=wasted_nodes_note(job, best),
         network_note=network_choice(scenarios[best.framework], best) if best else "",
         queued=bool(queues),
@@ -119,7 +110,7 @@ def plan_with_candidates(job: JobSpec, top: int = TOP) -> tuple[Plan, list[Candi
     return plan, list(candidates.values())
 
 
-def _dropped(candidates: JobCandidates) -> tuple[Dropped, ...]:
+def _dropped(candidates: job_search.JobCandidates) -> tuple[Dropped, ...]:
     counts: Counter[str] = Counter()
     for part in candidates.values():
         counts.update(part.dropped)
@@ -129,7 +120,7 @@ def _dropped(candidates: JobCandidates) -> tuple[Dropped, ...]:
 def _notes(
     job: JobSpec,
     scenarios: Mapping[str, Scenario],
-    candidates: JobCandidates,
+    candidates: job_search.JobCandidates,
     best: Estimate | None,
     verdicts: Sequence[Verdict],
     ranked: Sequence[Estimate],
@@ -137,11 +128,11 @@ def _notes(
     return (
         *plan_notes(tuple(scenarios.values()), job.nodes, best, verdicts),
         *switch_notes(candidates, best),
-        *stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
+        *recommendation.stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
         learning_rate_note(job.workload),
-        *framework_notes(job, candidates),
+        *job_search.framework_notes(job, candidates),
         *preference_notes(),
-        *unwritable_layout_notes(scenarios, best),
+        *job_search.unwritable_layout_notes(scenarios, best),
     )
 
 

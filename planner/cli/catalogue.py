@@ -10,15 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from planner.cli.options.option_styles import AsJson, Overrides
+from planner.describe import catalogue
 from planner.describe.base import Description
-from planner.describe.catalogue import (
-    aliases,
-    load_dataset,
-    load_framework,
-    load_machine,
-    load_model,
-    names,
-)
 from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
 from planner.describe.framework.switches import split_name
@@ -50,7 +43,7 @@ def _print_list(as_json: bool, records: Iterable[object], lines: Iterable[str]) 
 
 def models_command(as_json: AsJson = False) -> int:
     """List the models of the catalogue."""
-    models = [load_model(name) for name in names("model")]
+    models = [catalogue.load_model(name) for name in catalogue.names("model")]
     return _print_list(
         as_json,
         [{"name": m.name, "num_params": m.num_params, "family": m.family} for m in models],
@@ -60,7 +53,7 @@ def models_command(as_json: AsJson = False) -> int:
 
 def machines_command(as_json: AsJson = False) -> int:
     """List the machines of the catalogue."""
-    machines = [load_machine(name) for name in names("machine")]
+    machines = [catalogue.load_machine(name) for name in catalogue.names("machine")]
     records = [
         {
             "name": m.name,
@@ -83,7 +76,7 @@ def machines_command(as_json: AsJson = False) -> int:
 
 def frameworks_command(as_json: AsJson = False) -> int:
     """List the frameworks of the catalogue and their switches (`-f fsdp2+compile`)."""
-    frameworks = [load_framework(name) for name in names("framework")]
+    frameworks = [catalogue.load_framework(name) for name in catalogue.names("framework")]
     records = [
         {
             "name": framework.name,
@@ -108,7 +101,7 @@ def _framework_lines(frameworks: list[Framework]) -> Iterator[str]:
 
 def datasets_command(as_json: AsJson = False) -> int:
     """List the datasets of the catalogue (`planner ask data --dataset NAME`)."""
-    datasets = [load_dataset(name) for name in names("dataset")]
+    datasets = [catalogue.load_dataset(name) for name in catalogue.names("dataset")]
     return _print_list(
         as_json,
         [dataset.model_dump(mode="json") for dataset in datasets],
@@ -119,7 +112,7 @@ def datasets_command(as_json: AsJson = False) -> int:
 def _kind_of_file(name: str) -> str | None:
     """Return the kind of description that a file or folder holds; None for a plain name."""
     # os.path.isdir accepts any text, unlike Path.is_dir
-    is_folder = os.path.isdir(name) and name not in names("machine")
+    is_folder = os.path.isdir(name) and name not in catalogue.names("machine")
     if is_python_file(name) or name.endswith(".json") or is_folder:
         return "model"
     if "/" in name and not name.endswith(".toml"):
@@ -195,17 +188,17 @@ def show_command(
         return _show_preferences(as_json)
     plain, _ = split_name(name)
     kind = _kind_of_file(plain)
-    if plain in names("framework") or kind == "framework":
-        described: Any = load_framework(name)
-    elif name in names("model") or kind == "model":
-        described = load_model(name)
+    if plain in catalogue.names("framework") or kind == "framework":
+        described: Any = catalogue.load_framework(name)
+    elif name in catalogue.names("model") or kind == "model":
+        described = catalogue.load_model(name)
     else:
-        kinds = {*names("machine"), *aliases()}
+        kinds = {*catalogue.names("machine"), *catalogue.aliases()}
         if name.lower() not in kinds and kind is None:
-            everything = [*kinds, *names("model"), *names("framework")]
+            everything = [*kinds, *catalogue.names("model"), *catalogue.names("framework")]
             lists = "`planner machines`, `models`, `frameworks`"
             raise UnknownNameError("name", name, everything, lists)
-        described = load_machine(name, tuple(overrides or ()))
+        described = catalogue.load_machine(name, tuple(overrides or ()))
     if as_toml:
         if not isinstance(described, Model):
             raise DescriptionError(f"{shorten(name)} is not a model; omit --toml, or use --json")

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.cli.options import option_styles
 from planner.cli.options.job_options import machine_of, read_files
-from planner.cli.options.option_styles import (
-    AsJson,
-    Files,
-    FrameworkName,
-    MachineName,
-    NetworkName,
-    Overrides,
-)
 from planner.describe.workload import TrainingPrecision
 from planner.errors import FITS, REFUSED_ROWS, PlannerError, UnknownNameError, shorten_path
 from planner.units import counted, parse_quantity
@@ -47,7 +40,7 @@ def backtest_command(
         list[Path] | None,
         typer.Option(help="Measured runs that correct the estimates; not scored (repeatable)."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: option_styles.AsJson = False,
 ) -> int:
     """Score estimates against measured runs, every row; exit 3 if rows were refused."""
     from planner.show.measured_runs import main
@@ -67,7 +60,7 @@ def calibrate_command(
     nodes: Annotated[
         int | None, typer.Option("--nodes", "-n", help="Nodes, where collectives name none.")
     ] = None,
-    network: NetworkName = None,
+    network: option_styles.NetworkName = None,
     device: Annotated[str, typer.Option(help="Measure this host instead: cpu, cuda or xpu.")] = "",
 ) -> int:
     """Calibrate a hardware profile, from measured runs or by measuring this machine."""
@@ -152,9 +145,9 @@ def collectives_command(
         str | None, typer.Option(help="Only one operation, such as broadcast.")
     ] = None,
     against: Annotated[Path | None, typer.Option(help="nccl-tests output or CSV to score.")] = None,
-    network: NetworkName = None,
-    overrides: Overrides = None,
-    as_json: AsJson = False,
+    network: option_styles.NetworkName = None,
+    overrides: option_styles.Overrides = None,
+    as_json: option_styles.AsJson = False,
 ) -> int:
     """Print collective times by algorithm, or score them against nccl-tests output."""
     from planner.show.reports.collective_report import collectives_text, score_text
@@ -230,14 +223,14 @@ def compare_command(
         Path,
         typer.Argument(help="Log, CSV or profile of a run, or a folder of TensorBoard events."),
     ],
-    machine: MachineName,
+    machine: option_styles.MachineName,
     layout: Annotated[
         Path | None,
         typer.Option(help="JSON of the job: a layout, or what `estimate --json` printed."),
     ] = None,
-    files: Files = None,
+    files: option_styles.Files = None,
     model: Annotated[str | None, typer.Option(help="Model, where the file states none.")] = None,
-    framework: FrameworkName = None,
+    framework: option_styles.FrameworkName = None,
     seq_length: Annotated[int | None, typer.Option("--seq-length")] = None,
     precision: Annotated[
         TrainingPrecision | None, typer.Option(help="Precision, where the file states none.")
@@ -246,7 +239,7 @@ def compare_command(
         list[str] | None,
         typer.Option(help="What a column holds, such as time_s=dt; may be repeated."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: option_styles.AsJson = False,
 ) -> int:
     """Compare a log with its estimate; exit 3 if log and job cannot belong to the same run."""
     from planner.evidence.logs.comparison import compare_log, comparison_dict, comparison_text

@@ -22,7 +22,7 @@ from planner.cli.options.option_styles import AsCsv, AsJson, Tokens
 from planner.cli.settings import value_of
 from planner.cli.waiting import waiting
 from planner.describe.files import write_atomically
-from planner.errors import FITS, NOTHING_FITS
+from planner.errors import FITS, NOTHING_FITS, EmitError
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
@@ -331,7 +331,6 @@ def emit_command(
 
 def _files(job: Job, answer: Plan, rank: int | None, settings: dict[str, Any]) -> dict[str, str]:
     """Return the files of a layout; without any, the error names the fastest layout with files."""
-    from planner.errors import EmitError
 
     def can_be_written(number: int) -> bool:
         try:

@@ -16,15 +16,8 @@ from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.errors import PlannerError, UnknownNameError, shorten
+from planner.evidence import learning
 from planner.evidence.backtest import GROUP_KEYS, Backtest, score
-from planner.evidence.learning import (
-    Change,
-    EstimateChange,
-    Learned,
-    change_by_experience,
-    learn_from,
-    most_informative,
-)
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.runs.run_files import read_runs
 from planner.evidence.scores import MISSING_RANKS, Group, Score, ranks_are_known
@@ -45,7 +38,7 @@ _CAUSES = {
 }
 
 
-def corrected(learned: Learned) -> str:
+def corrected(learned: learning.Learned) -> str:
     """Say how many measured runs correct the estimates."""
     runs = (score.run for score in learned.scores)
     measured = {x.row_id for x in runs if (x.step_time_s, x.memory_bytes) != (None, None)}
@@ -53,7 +46,7 @@ def corrected(learned: Learned) -> str:
 
 
 def lessons(
-    learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
+    learned: learning.Learned, taught: learning.EstimateChange, next_one: Estimate | None = None
 ) -> list[str]:
     """List how runs change an estimate, which runs do not fit, and what to measure next."""
     lines = []
@@ -94,7 +87,7 @@ def lessons(
     return lines
 
 
-def _change(subject: str, change: Change) -> str:
+def _change(subject: str, change: learning.Change) -> str:
     after, before = (f"{low:.2f}-{high:.2f} x" for low, high in (change.after, change.before))
     return (
         f"{subject} {change.factor:.2f} x its estimate without these runs; 90 % interval now "
@@ -103,7 +96,7 @@ def _change(subject: str, change: Change) -> str:
 
 
 def lessons_dict(
-    learned: Learned, taught: EstimateChange, next_one: Estimate | None = None
+    learned: learning.Learned, taught: learning.EstimateChange, next_one: Estimate | None = None
 ) -> dict[str, Any]:
     """Return the lessons as plain data."""
     advice = None
@@ -123,7 +116,7 @@ def lessons_dict(
     }
 
 
-def _change_dict(change: Change | None) -> dict[str, Any] | None:
+def _change_dict(change: learning.Change | None) -> dict[str, Any] | None:
     if change is None:
         return None
     before, after = list(change.before), list(change.after)
@@ -136,7 +129,7 @@ def _change_dict(change: Change | None) -> dict[str, Any] | None:
 class LearnedAnswer:
     """An answer's estimates with the lessons of measured runs, if any."""
 
-    learned: Learned | None
+    learned: learning.Learned | None
     estimates: Sequence[tuple[Scenario, Estimate]]
     """The answer's own estimate first, then others that could be measured."""
 
@@ -150,11 +143,13 @@ class LearnedAnswer:
             data = {**data, "measured": lessons_dict(self.learned, *self._comparison())}
         return json.dumps(data, indent=1, allow_nan=False)
 
-    def _comparison(self) -> tuple[EstimateChange, Estimate | None]:
+    def _comparison(self) -> tuple[learning.EstimateChange, Estimate | None]:
         """Return the correction of the first estimate, and the estimate to measure next."""
         if not self.estimates:
-            return EstimateChange(None, None), None
-        return change_by_experience(*self.estimates[0]), most_informative(self.estimates)
+            return learning.EstimateChange(None, None), None
+        return learning.change_by_experience(*self.estimates[0]), learning.most_informative(
+            self.estimates
+        )
 
 
 _NUM_WORST = 10
@@ -175,7 +170,7 @@ def main(
     for key in keys:
         if key not in GROUP_KEYS:
             raise UnknownNameError("group", key, GROUP_KEYS, f"use {', '.join(GROUP_KEYS)}")
-    learned = learn_from(*measured) if measured else None
+    learned = learning.learn_from(*measured) if measured else None
     backtest = score(*_without_learned(read_runs(path), learned))
     if json_output:
         json.dump(backtest.to_json(keys), sys.stdout, indent=2, allow_nan=False)
@@ -195,7 +190,7 @@ def main(
 
 
 def _without_learned(
-    runs: Sequence[Run | RefusedRun], learned: Learned | None
+    runs: Sequence[Run | RefusedRun], learned: learning.Learned | None
 ) -> tuple[Sequence[Run | RefusedRun], Experience]:
     """Return the runs that were not learned from, and what was learned."""
     if learned is None:

@@ -14,13 +14,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
-from planner.evidence.learning import (
-    EstimateChange,
-    Learned,
-    change_by_experience,
-    learn,
-    learn_from_text,
-)
+from planner.evidence import learning
 from planner.evidence.runs.run import Run
 from planner.evidence.runs.run_files import runs_from_text
 from planner.show.measured_runs import corrected, lessons
@@ -91,11 +85,13 @@ def whole_machine(job: PageJob) -> Machine:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Learning from your runs ...", hash_funcs=_HASH)
-def _learned(digest: str, _runs: OwnRuns, machine: Machine) -> Learned:
+def _learned(digest: str, _runs: OwnRuns, machine: Machine) -> learning.Learned:
     table, where = _runs.table, _runs.name
     if table and not _runs.logged:
-        return learn_from_text(table, where, machine)
-    return learn([*(runs_from_text(table, where, machine) if table else ()), *_runs.logged])
+        return learning.learn_from_text(table, where, machine)
+    return learning.learn(
+        [*(runs_from_text(table, where, machine) if table else ()), *_runs.logged]
+    )
 
 
 def present(job: PageJob | None) -> None:
@@ -115,8 +111,8 @@ def show_lessons(job: PageJob, estimate: Estimate | None = None) -> None:
     """Show what was learned from the runs, and how it changes an estimate."""
     if job.learned is None:
         return
-    changes = EstimateChange(None, None)
+    changes = learning.EstimateChange(None, None)
     if estimate is not None:
-        changes = change_by_experience(job.scenario_of(estimate), estimate)
+        changes = learning.change_by_experience(job.scenario_of(estimate), estimate)
     if lines := lessons(job.learned, changes):
         st.caption(escape(" ".join(lines)))

@@ -6,16 +6,8 @@ from typing import Unpack
 
 import numpy as np
 
+from planner.ask import plan_point
 from planner.ask.answer import Row
-from planner.ask.plan_point import (
-    closest_layout,
-    estimate_row,
-    is_safe,
-    nodes_of,
-    search_every_layout,
-    step_time,
-    verb,
-)
 from planner.ask.question import Findings, JobFields, question
 from planner.choose.jobs.job_spec import JobSpec
 from planner.choose.jobs.neighbours import nearest_batches, nearest_multiples
@@ -45,7 +37,7 @@ class _StageAndOffload:
 
     @property
     def safe(self) -> bool:
-        return is_safe(self.best)
+        return plan_point.is_safe(self.best)
 
     @property
     def name(self) -> str:
@@ -61,7 +53,7 @@ class _StageAndOffload:
 
     def row(self) -> Row:
         columns = {"zero_stage": self.stage, "offload": self.offload, "fits": self.best.fits}
-        return {**columns, **estimate_row(self.best), "reason": self.reason}
+        return {**columns, **plan_point.estimate_row(self.best), "reason": self.reason}
 
 
 @question
@@ -73,7 +65,7 @@ def zero(job: JobSpec, *, nodes: int = 1, alone: bool = False, **_: Unpack[JobFi
     evenly, the nearest batch that they can share is used, and the answer states it.
     """
     job = job.replaced(nodes=nodes)
-    chosen, candidates = search_every_layout(_with_shared_batch(job) if alone else job)
+    chosen, candidates = plan_point.search_every_layout(_with_shared_batch(job) if alone else job)
     kinds = [*_kinds([*candidates.values()], job, alone)]
     kinds.sort(key=lambda kind: kind.best.step_time_s)
     first = next((kind for kind in kinds if kind.safe), None)
@@ -112,7 +104,7 @@ def _kinds(parts: list[Candidates], job: JobSpec, only_dp: bool) -> Iterator[_St
             of_kind = [each for each in of_kind if len(each.footprints)]
             if best := recommend(of_kind, job.tolerance):
                 yield _StageAndOffload(stage, offload, best, f"fits; {largest_parts(best)}")
-            elif closest := closest_layout(of_kind):
+            elif closest := plan_point.closest_layout(of_kind):
                 _, best, footprints = closest
                 reason = shortage_sentence(best, footprints)
                 yield _StageAndOffload(stage, offload, best, reason)
@@ -125,14 +117,15 @@ def _no_layout(job: JobSpec, is_data_parallel: bool) -> str:
             f"its {counted(job.num_devices, 'rank')} do not share {batch:,} sequences: "
             f"try a batch of {either(map(str, nearest_batches(batch, job.num_devices)))}"
         )
-    return f"{job.model.name} has no legal layout on {nodes_of(job.machine, job.nodes)}; {remedy}."
+    place = plan_point.nodes_of(job.machine, job.nodes)
+    return f"{job.model.name} has no legal layout on {place}; {remedy}."
 
 
 def _fastest_kind(
     job: JobSpec, kinds: list[_StageAndOffload], first: _StageAndOffload | None
 ) -> str:
     """Name the fastest safe kind, those about as fast, and why faster ones fail."""
-    place = nodes_of(job.machine, job.nodes)
+    place = plan_point.nodes_of(job.machine, job.nodes)
     if first is None:
         closest = min(kinds, key=lambda kind: kind.best.memory_bytes["total"])
         return (
@@ -141,14 +134,14 @@ def _fastest_kind(
     best, tolerance = first.best, preferences().tolerance
     sentence = (
         f"{first.name} is the fastest that is safe on {place}: {estimate_words(best)}, "
-        f"{step_time(best)}"
+        f"{plan_point.step_time(best)}"
     )
     within = [k for k in kinds if k.best.step_time_s <= (1 + tolerance) * best.step_time_s]
     if tied := [kind for kind in within if kind.safe and kind is not first]:
         listed = joined(f"{kind.name} ({format_seconds(kind.best.step_time_s)})" for kind in tied)
         sentence += (
-            f"; {listed} {verb(len(tied), 'are', 'is')} within {100 * tolerance:.0f} % of it: "
-            "too close for estimates to rank"
+            f"; {listed} {plan_point.verb(len(tied), 'are', 'is')} within "
+            f"{100 * tolerance:.0f} % of it: too close for estimates to rank"
         )
     faster = [f"{kind.name}, which {kind.failure}" for kind in kinds[: kinds.index(first)]]
     return f"{sentence}." + (f" Faster would be {'; '.join(faster)}." if faster else "")

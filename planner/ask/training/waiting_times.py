@@ -14,14 +14,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.base import assumed
 from planner.describe.catalogue import load_dataset
 from planner.describe.files import read_toml
-from planner.describe.training.training_run import (
-    Dataset,
-    Environment,
-    Loader,
-    Loading,
-    Staging,
-    StartUp,
-)
+from planner.describe.training import training_run
 from planner.training.data import Change, InputTime, changes, input_time
 from planner.training.data.input import benchmark_dataset, fill_epochs
 from planner.training.resilience.start import START_PARTS, constants, start_up
@@ -40,8 +33,8 @@ def startup(
     *,
     nodes: int = 1,
     most_nodes: int | None = None,
-    environment: Environment = "file-system",
-    loading: Loading = "none",
+    environment: training_run.Environment = "file-system",
+    loading: training_run.Loading = "none",
     compile_s: float = 0.0,
     data_index_s: float = 0.0,
     warm_up_s: float = 0.0,
@@ -53,7 +46,7 @@ def startup(
     dataset's index, compilation, slower first steps. Parts that depend on the machine and the ranks
     are modelled; the others take the time that the options state.
     """
-    start = StartUp(
+    start = training_run.StartUp(
         environment=environment,
         loading=loading,
         compile_s=compile_s,
@@ -92,13 +85,13 @@ def startup(
     )
 
 
-def _start_parts(point: PlanPoint, start: StartUp) -> dict[str, float]:
+def _start_parts(point: PlanPoint, start: training_run.StartUp) -> dict[str, float]:
     scenario, best = point.recommended()
     parts = start_up(scenario, Layouts.of(best.layout), start)
     return {name: float(seconds) for name, seconds in parts.items()}
 
 
-def _start_row(point: PlanPoint, start: StartUp) -> Row:
+def _start_row(point: PlanPoint, start: training_run.StartUp) -> Row:
     if point.best is None:
         return point.row()
     parts = _start_parts(point, start)
@@ -122,24 +115,24 @@ class _Input:
     job: JobSpec
     step_s: float
     ranks_per_node: float
-    stored: Dataset
+    stored: training_run.Dataset
     """The dataset as it is, which a step may exceed."""
     keeps_size: bool
-    loader: Loader
+    loader: training_run.Loader
     epochs: float
 
     def samples(self, nodes: int) -> float:
         """Samples of a step on a number of nodes."""
         return self.job.workload.global_batch * nodes / self.job.nodes
 
-    def dataset(self, nodes: int) -> Dataset:
+    def dataset(self, nodes: int) -> training_run.Dataset:
         """The dataset; if a step exceeds it and its size is not stated, grown to a benchmark's."""
         samples = self.samples(nodes)
         if self.keeps_size or samples <= self.stored.num_samples.value:
             return self.stored
         return benchmark_dataset(self.job.machine, nodes, samples, self.stored)
 
-    def time(self, nodes: int, loader: Loader, epochs: float) -> InputTime:
+    def time(self, nodes: int, loader: training_run.Loader, epochs: float) -> InputTime:
         """Time to read a step's samples on a number of nodes, averaged over epochs."""
         step = self.job.machine, nodes, self.ranks_per_node, self.samples(nodes), self.step_s
         return input_time(*step, self.dataset(nodes), loader, epochs)
@@ -156,7 +149,7 @@ class _Input:
         tried = changes(*step, self.dataset(job.nodes), self.loader, self.epochs)
         return sorted(tried, key=lambda change: -float(change.time.utilisation))
 
-    def row(self, nodes: int, staging: Staging, sharded: bool) -> Row:
+    def row(self, nodes: int, staging: training_run.Staging, sharded: bool) -> Row:
         """Return the table row of one node count, staging and way of reading."""
         loader = self.loader.replaced(staging=staging, sharded=sharded)
         time, full = (self.time(nodes, loader, epochs) for epochs in (self.epochs, _ENDLESS))
@@ -203,7 +196,7 @@ def data(
     total time, after the first epoch. The reason is the slowest stage.
     """
     job = job.replaced(nodes=nodes)
-    loader = Loader(
+    loader = training_run.Loader(
         workers=workers,
         prefetch=prefetch,
         staging=staging,
@@ -229,7 +222,9 @@ def data(
     counts = doublings(range(1, min(most_nodes or limit, limit) + 1))
     # staging to local disk is useful only if the dataset is on another file system
     has_disk = job.machine.node.local_disk and job.machine.file_system(file_system)
-    places: list[Staging] = ["none", "local-disk", "memory"] if has_disk else ["none", "memory"]
+    places: list[training_run.Staging] = (
+        ["none", "local-disk", "memory"] if has_disk else ["none", "memory"]
+    )
     ways = [(place, sharded) for place in places] + [("memory", True)] * (not sharded)
     return Findings(
         _delivery_verdict(reading),

@@ -9,14 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.choose.preferences import preferences
+from planner.choose.search import layout_classes
 from planner.choose.search.candidates import Candidates, fits_safely
 from planner.choose.search.expected_time import degree_factors, expected_time_s
-from planner.choose.search.layout_classes import (
-    NUM_CLASSES,
-    classify_layouts,
-    is_starved,
-    time_limits_s,
-)
 from planner.choose.search.lower_bounds import memory_lower_bound_bytes, step_time_lower_bound_s
 from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.scenario import Scenario
@@ -68,9 +63,9 @@ class Pruner:
 
     def __init__(self, scenario: Scenario, scope: SearchScope) -> None:
         self.scenario, self.scope = scenario, scope
-        self.fastest_s: Float = np.full(NUM_CLASSES, np.inf)
+        self.fastest_s: Float = np.full(layout_classes.NUM_CLASSES, np.inf)
         """By class: step time of the fastest layout that fits safely."""
-        self.least_over: Float = np.full(NUM_CLASSES, np.inf)
+        self.least_over: Float = np.full(layout_classes.NUM_CLASSES, np.inf)
         """By class: smallest relative excess of any layout over its memory limits."""
         self.factor = scope.near_factor or 1 + preferences().tolerance
         self.top_time_s = scope.top_time_s
@@ -96,8 +91,8 @@ class Pruner:
     def limits_s(self) -> Float:
         """Time by class above which its layouts cannot matter for the answer [s]."""
         if self.scope.recommended_only:
-            return np.full(NUM_CLASSES, self.top_time_s)
-        return time_limits_s(self.fastest_s, self.factor, self.top_time_s)
+            return np.full(layout_classes.NUM_CLASSES, self.top_time_s)
+        return layout_classes.time_limits_s(self.fastest_s, self.factor, self.top_time_s)
 
     def promising(self, layouts: Layouts) -> Layouts:
         """Keep refined layouts that can fit and be fast enough; count the others."""
@@ -105,7 +100,7 @@ class Pruner:
         self.too_large += len(layouts) - len(able)
         if not len(able):
             return able
-        limits_s = self.limits_s()[classify_layouts(self.scenario, able)]
+        limits_s = self.limits_s()[layout_classes.classify_layouts(self.scenario, able)]
         is_fast = self.bounds_s(able, final=True) <= limits_s
         self.too_slow += int(np.count_nonzero(~is_fast))
         return able.take(np.flatnonzero(is_fast))
@@ -113,10 +108,10 @@ class Pruner:
     def learn(self, candidates: Candidates) -> None:
         """Update the best results with estimated candidates."""
         footprints, estimates = candidates.footprints, candidates.estimates
-        classes = classify_layouts(self.scenario, footprints.layouts)
+        classes = layout_classes.classify_layouts(self.scenario, footprints.layouts)
         np.minimum.at(self.least_over, classes, footprints.excess)
-        safe = fits_safely(self.scenario, estimates) & ~is_starved(estimates.layouts)
-        classes = classify_layouts(self.scenario, estimates.layouts)[safe]
+        safe = fits_safely(self.scenario, estimates) & ~layout_classes.is_starved(estimates.layouts)
+        classes = layout_classes.classify_layouts(self.scenario, estimates.layouts)[safe]
         np.minimum.at(self.fastest_s, classes, estimates.step_time_s[safe])
         if self.scope.recommended_only and len(estimates):
             least_s = float(np.min(expected_time_s(self.scenario, estimates)))
@@ -130,7 +125,7 @@ class _Rounds:
         self.pruner, self.layouts, self.over = pruner, layouts, pruner.over(layouts)
         # fewer digits: ties must not depend on the last one, which differs between processors
         self.bounds_s = pruner.bounds_s(layouts).astype(np.float32).astype(np.float64)
-        self.classes = classify_layouts(pruner.scenario, layouts)
+        self.classes = layout_classes.classify_layouts(pruner.scenario, layouts)
         columns = ("tp", "pp", "cp", "ep", "zero_stage", "offload")
         first, self.strategies = distinct(*(getattr(layouts, name) for name in columns))
         """Number of each layout's strategy; variants of a strategy share it."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description, Factor, Share, ZeroStage
+from planner.describe.framework import traits
 from planner.describe.framework.kernel_releases import Month
 from planner.describe.framework.support import Axis, EmitSupport
 from planner.describe.framework.switches import (
@@ -16,16 +17,6 @@ from planner.describe.framework.switches import (
     check_path,
     merge_tables,
     strip_switches,
-)
-from planner.describe.framework.traits import (
-    Buffers,
-    Communication,
-    HostTime,
-    Kernels,
-    Offloading,
-    OtherKernels,
-    Reduction,
-    States,
 )
 from planner.describe.layout import RECOMPUTE, Context, Module, Recompute, Schedule
 from planner.describe.machine import Machine, Requirements, Runtime
@@ -144,29 +135,29 @@ class Framework(Description):
     """Ranks that split an expert with ep > 1: tp ranks, one, any; the first is the default."""
     loads_full_checkpoint: bool = True
     """Whether every rank reads the whole checkpoint into host memory."""
-    mixed: States
+    mixed: traits.States
     """Bytes per parameter in 16-bit and 8-bit training."""
-    bf16: States | None = None
+    bf16: traits.States | None = None
     """Bytes per parameter in bf16 and FP8 training; default: as in `mixed`."""
-    full: States
+    full: traits.States
     """Bytes per parameter in fp32 and tf32 training."""
     software_date: Month = ""
     """Year and month of its libraries, such as 2024-03, for kernel rates; empty: the newest."""
-    kernels: Kernels
+    kernels: traits.Kernels
     """Kernels and saved tensors."""
-    other_kernels: tuple[OtherKernels, ...] = ()
+    other_kernels: tuple[traits.OtherKernels, ...] = ()
     """Kernels that are missing on some runtimes."""
-    host: HostTime
+    host: traits.HostTime
     """Host time per layer."""
     stalls: tuple[Stall, ...] = ()
     """Layouts that sometimes stall: reported and avoided, not part of step times."""
-    buffers: Buffers
+    buffers: traits.Buffers
     """Fixed buffers."""
-    communication: Communication
+    communication: traits.Communication
     """Overlap and kind of collectives."""
-    reduction: Reduction = Reduction()
+    reduction: traits.Reduction = traits.Reduction()
     """Data-parallel reduction of unsharded gradients."""
-    offloading: Offloading = Offloading()
+    offloading: traits.Offloading = traits.Offloading()
     """Transfers and host memory of offloading."""
     code: EmitSupport = EmitSupport()
     """Models and settings that its code and files support."""
@@ -303,7 +294,7 @@ class Framework(Description):
             names = [path.split(".") for path in switch.takes if path.startswith("kernels.")]
             kernels |= {name: getattr(self.kernels, name) for _, name in names}
             kernels |= switch.changes.get("kernels", {})
-        return self.model_copy(update={"kernels": Kernels(**kernels)})
+        return self.model_copy(update={"kernels": traits.Kernels(**kernels)})
 
     def knows_blocks(self, model: Model) -> bool:
         """Whether a model's blocks were compared with the code that computes them."""
@@ -363,9 +354,9 @@ class Framework(Description):
             return "full"
         return "mixed" if precision == "fp16" or self.bf16 is None else "bf16"
 
-    def states(self, precision: str) -> States:
+    def states(self, precision: str) -> traits.States:
         """Bytes per parameter for a training precision."""
-        table: States = getattr(self, self.states_of(precision))
+        table: traits.States = getattr(self, self.states_of(precision))
         if precision == "fp8" and table.whole_in_fp8:
             return table.replaced(master_bytes=4, copies_narrow_gradients=True)
         return table

@@ -1,22 +1,17 @@
 """Horovod: one process per device under the site's MPI, and a module to wrap the optimizer."""
 
+from planner.emitters import limits
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import (
-    TORCH_DTYPES,
-    ExpressibleLayouts,
-    FrameworkNames,
-    not_expressible,
-)
 from planner.emitters.recipe import Page, Recipe
 
-EXPRESSIBLE = ExpressibleLayouts()
-_PRECISIONS = FrameworkNames("precision", "Horovod", TORCH_DTYPES)
+EXPRESSIBLE = limits.ExpressibleLayouts()
+_PRECISIONS = limits.FrameworkNames("precision", "Horovod", limits.TORCH_DTYPES)
 
 
 def recipe(job: BatchJob) -> Recipe:
     """Write `horovod_plan.py`, and set the variables of the fusion buffer."""
     if job.machine.scheduler.kind == "kubernetes":
-        raise not_expressible("a PyTorchJob, which has no MPI", "Horovod", "framework ddp")
+        raise limits.not_expressible("a PyTorchJob, which has no MPI", "Horovod", "framework ddp")
     framework = job.framework
     states = framework.states(job.workload.precision)
     page = Page(

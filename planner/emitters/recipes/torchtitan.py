@@ -4,19 +4,13 @@ import tomllib
 from typing import Any
 
 from planner.cost.shards.layers_per_stage import LayerSplit, layer_split, layers_on_stage
+from planner.emitters import limits
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import (
-    TORCH_DTYPES,
-    WORDS,
-    ExpressibleLayouts,
-    FrameworkNames,
-    framework_names,
-)
 from planner.emitters.recipe import File, Page, Recipe
 from planner.emitters.recipes import fully_shard
 from planner.emitters.text import assigned, toml_text
 
-EXPRESSIBLE = ExpressibleLayouts(
+EXPRESSIBLE = limits.ExpressibleLayouts(
     axes=("tp", "pp", "cp", "ep"),
     recompute=("none", "selective", "full"),
     offload=("none", "all-cpu"),
@@ -29,11 +23,13 @@ _OLD_MODULE = "llama3"
 _OLD_FLAVORS = ("8B", "70B", "405B")
 _OURS = "planned"
 """Name of the model's sizes if they are not a flavor of torchtitan."""
-_PRECISIONS = FrameworkNames(
-    "precision", "torchtitan", {name: TORCH_DTYPES[name] for name in ("bf16", "fp32", "tf32")}
+_PRECISIONS = limits.FrameworkNames(
+    "precision",
+    "torchtitan",
+    {name: limits.TORCH_DTYPES[name] for name in ("bf16", "fp32", "tf32")},
 )
-_SCHEDULES = framework_names("schedule", "torchtitan")
-_CHECKPOINTING = WORDS["torchtitan"]["checkpointing"]
+_SCHEDULES = limits.framework_names("schedule", "torchtitan")
+_CHECKPOINTING = limits.WORDS["torchtitan"]["checkpointing"]
 _VARIABLES = {
     "HF_ASSETS": "the folder of the tokenizer that belongs to the model",
     "LEARNING_RATE": "the learning rate of your recipe",

@@ -11,29 +11,8 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
+from planner.evidence.runs import labels, run_layout
 from planner.evidence.runs.cells import Cells, Note
-from planner.evidence.runs.labels import (
-    Software,
-    canonical,
-    configured,
-    described_framework,
-    known_labels,
-    month_of,
-    normalised,
-    precision_of,
-    software_of,
-    switches_of,
-    usual,
-    year_of,
-)
-from planner.evidence.runs.run_layout import (
-    choose_build,
-    choose_layout,
-    layout_is_stated,
-    layout_of,
-    tune_layout,
-    usual_batch,
-)
 from planner.evidence.runs.run_machine import Place, machine_of
 from planner.evidence.runs.run_model import model_of
 from planner.units import GIB
@@ -93,7 +72,7 @@ class _Setting:
 
     num_ranks: int
     place: Place
-    software: Software
+    software: labels.Software
     framework: Framework
     model: Model
 
@@ -106,12 +85,12 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
     _check_waits(cells)
     sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
     cells.notes.extend(Note(sentence) for sentence in sentences if sentence)
-    open_recompute, cells = not cells.text("recompute"), canonical(cells)
+    open_recompute, cells = not cells.text("recompute"), labels.canonical(cells)
     setting = _setting(cells, own_machine)
     workload, layout, contradicted = _job(cells, setting)
     step = _step_time_s(cells, workload, setting.num_ranks, contradicted)
     peak, kind = _memory(cells)
-    framework, told_by_memory = choose_build(
+    framework, told_by_memory = run_layout.choose_build(
         cells, setting.software, setting.scenario(workload), layout, (peak, kind)
     )
     failed = cells.flag("oom")
@@ -121,7 +100,7 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
         source,
         setting.place.machine,
         setting.place.label,
-        configured(framework, setting.software, layout),
+        labels.configured(framework, setting.software, layout),
         setting.model,
         workload,
         layout,
@@ -138,8 +117,8 @@ def run_of(row_id: str, source: str, cells: Cells, own_machine: Machine | None =
 
 
 def _check_waits(cells: Cells) -> None:
-    notes = normalised(cells.text("notes"))
-    if reason := next((w for w in known_labels().words["waiting"] if w in notes), ""):
+    notes = labels.normalised(cells.text("notes"))
+    if reason := next((w for w in labels.known_labels().words["waiting"] if w in notes), ""):
         raise PlannerError(
             f"notes say {reason!r}: a step is estimated without waiting for its input; give the "
             "time without it"
@@ -151,10 +130,10 @@ def _setting(cells: Cells, own_machine: Machine | None) -> _Setting:
     if num_ranks > _MAX_RANKS:
         raise PlannerError(f"n_gpus = {num_ranks} exceeds {_MAX_RANKS:,}; correct the cell")
     place = _place(cells, own_machine)
-    software = software_of(cells)
-    month = month_of(cells.text("date") or cells.text("year"))
-    framework = described_framework(software, switches_of(cells, software), month)
-    model = model_of(cells, usual(software).dropout)
+    software = labels.software_of(cells)
+    month = labels.month_of(cells.text("date") or cells.text("year"))
+    framework = labels.described_framework(software, labels.switches_of(cells, software), month)
+    model = model_of(cells, labels.usual(software).dropout)
     return _Setting(num_ranks, place, software, framework, model)
 
 
@@ -185,14 +164,14 @@ def _place(cells: Cells, own_machine: Machine | None) -> Place:
 
 def _job(cells: Cells, of: _Setting) -> tuple[Workload, Layout, bool]:
     """Return workload, layout, and whether the row's global batch differs from its layout's."""
-    if not layout_is_stated(cells, of.software, of.framework):
-        workload = _workload(cells, of, usual_batch(cells, of.num_ranks))
-        layout = choose_layout(cells, of.software, of.scenario(workload), of.num_ranks)
+    if not run_layout.layout_is_stated(cells, of.software, of.framework):
+        workload = _workload(cells, of, run_layout.usual_batch(cells, of.num_ranks))
+        layout = run_layout.choose_layout(cells, of.software, of.scenario(workload), of.num_ranks)
         return workload, layout, False
-    layout, batches = layout_of(cells, of.software, of.framework, of.num_ranks)
+    layout, batches = run_layout.layout_of(cells, of.software, of.framework, of.num_ranks)
     workload = _workload(cells, of, batches.global_batch, layout.zero_stage)
     if batches.micro_batch_is_open:
-        layout = tune_layout(cells, of.scenario(workload), layout)
+        layout = run_layout.tune_layout(cells, of.scenario(workload), layout)
     return workload, layout, batches.contradicted
 
 
@@ -212,11 +191,11 @@ def _workload(cells: Cells, of: _Setting, batch: int, zero_stage: int | None = N
 
 def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> str:
     """Return the stated precision, else the usual one, or fp16 if the ZeRO stage rules that out."""
-    precision_cell = precision_of(cells.text("precision"))
+    precision_cell = labels.precision_of(cells.text("precision"))
     if precision_cell is not None:
         return precision_cell
     has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
-    precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
+    precision = labels.usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
     if zero_stage is not None and zero_stage not in of.framework.zero_stages_for(precision):
         sentence = f"precision missing: fp16, as ZeRO-{zero_stage} excludes {precision}"
         return cells.assume("fp16", sentence)
@@ -227,7 +206,7 @@ def _attention(cells: Cells, of: _Setting) -> str:
     is_flash = cells.flag("flash_attention")
     if is_flash is not None:
         return "flash" if is_flash else "eager"
-    late = (year_of(cells.text("year")) or 9999) >= of.software.flash_since
+    late = (labels.year_of(cells.text("year")) or 9999) >= of.software.flash_since
     # fused attention kernels need the matrix units that came with bf16
     fused = late and "bf16" in of.place.machine.device.peak_flop_per_s
     kind = of.framework.with_attention(Workload(), of.model).attention if fused else "eager"
@@ -235,9 +214,11 @@ def _attention(cells: Cells, of: _Setting) -> str:
 
 
 def _lora_rank(cells: Cells) -> int:
-    if not any(word in cells.text("model").lower() for word in known_labels().words["adapters"]):
+    if not any(
+        word in cells.text("model").lower() for word in labels.known_labels().words["adapters"]
+    ):
         return 0
-    rank = int(known_labels().adapter_rank.value)
+    rank = int(labels.known_labels().adapter_rank.value)
     return cells.assume(rank, f"LoRA without a rank: {rank}, usual there")
 
 

@@ -6,18 +6,9 @@ from typing import Any
 from planner.choose.plan import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
+from planner.show.figures import frame
 from planner.show.figures.figure_registry import figure_of
-from planner.show.figures.frame import (
-    Drawing,
-    bar_style,
-    draw_device_limit,
-    draw_limit,
-    framed,
-    interval_bars,
-    named_rows,
-    plain,
-    stack_parts,
-)
+from planner.show.figures.frame import Drawing
 from planner.show.figures.palette import LIMIT, label
 from planner.show.training import summary
 from planner.training.whole_training import WholeTraining
@@ -53,12 +44,12 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     tables = [estimate.memory_bytes for _, estimate in estimated]
     cut = any(table["total"] > _CUT * limit for table in tables)
     x = "memory per device [GiB]" + f"<br>// the bar is cut off at {_CUT} times the limit" * cut
-    figure = framed(height=180 + 34 * max(len(shown), 5), x=x)
-    stack_parts(figure, [entry.name for entry in shown], tables, _parts(tables))
+    figure = frame.framed(height=180 + 34 * max(len(shown), 5), x=x)
+    frame.stack_parts(figure, [entry.name for entry in shown], tables, _parts(tables))
     _clip(figure, _CUT * limit / GIB)
     for entry, table in zip(shown, tables, strict=True):
         _mark(figure, entry, table["total"], limit)
-    draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
+    frame.draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
     figure.update_layout(bargap=0.3)
     figure.update_xaxes(range=[0, _ROOM * limit / GIB])
     rest = [entry for entry in strategies if entry.estimate is None]
@@ -116,10 +107,10 @@ def _strategy_text(entry: Verdict) -> str:
 @figure_of("answer")
 def stage_bars(stages: Sequence[dict[str, float]], device_limit_bytes: float) -> Drawing:
     """Memory per device on every pipeline stage, stacked by part."""
-    figure = framed(height=400, x="pipeline stage", y="memory per device [GiB]")
+    figure = frame.framed(height=400, x="pipeline stage", y="memory per device [GiB]")
     index = list(range(len(stages)))
-    stack_parts(figure, index, stages, _parts(stages), row="stage %{x}", upright=True)
-    draw_device_limit(figure, device_limit_bytes)
+    frame.stack_parts(figure, index, stages, _parts(stages), row="stage %{x}", upright=True)
+    frame.draw_device_limit(figure, device_limit_bytes)
     figure.update_layout(bargap=0.25)
     figure.update_xaxes(dtick=max(1, len(stages) // 16))
     totals = [sum(stage.values()) for stage in stages]
@@ -134,12 +125,12 @@ def stage_bars(stages: Sequence[dict[str, float]], device_limit_bytes: float) ->
 @figure_of("answer")
 def host_bars(estimate: Estimate, host_limit_bytes: float) -> Drawing:
     """Host memory per node by part."""
-    figure = framed(height=210, x="host memory per node [GiB]")
+    figure = frame.framed(height=210, x="host memory per node [GiB]")
     limit = format_bytes(host_limit_bytes)
     table = estimate.host_memory_bytes
-    stack_parts(figure, ["host"], [table], _parts([table]))
+    frame.stack_parts(figure, ["host"], [table], _parts([table]))
     side = "right" if host_limit_bytes >= table["total"] else "center"
-    draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
+    frame.draw_limit(figure, host_limit_bytes, f"host memory {limit}", side)
     figure.update_yaxes(showticklabels=False)
     figure.update_xaxes(range=[0, 1.15 * max(host_limit_bytes, table["total"]) / GIB])
     return Drawing(figure, f"Host memory per node: {format_bytes(table['total'])} of {limit}.")
@@ -154,7 +145,7 @@ def memory_bars(estimates: Named, device_limit_bytes: float) -> Drawing:
     title, parts = "memory per device [GiB]", _parts(tables[::-1])
     figure, texts = _compare(estimates, title, tables, parts, totals, ends, GIB, format_bytes)
     figure.update_xaxes(range=[0, 1.7 * max([limit, *totals]) / GIB])
-    draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
+    frame.draw_limit(figure, limit, f"device limit {format_bytes(limit)}")
     return Drawing(figure, f"Memory per device of {format_bytes(limit)}: {texts}.")
 
 
@@ -182,9 +173,9 @@ def _compare(
     text: Callable[[float], str],
 ) -> tuple[Any, str]:
     """Stack bars of named estimates and label them with totals; also return the totals as text."""
-    figure = framed(height=230 + 62 * max(len(estimates), 2), x=title)
-    names = [plain(name) for name, _ in estimates][::-1]
-    stack_parts(figure, names, tables[::-1], parts, unit=unit, text=text)
+    figure = frame.framed(height=230 + 62 * max(len(estimates), 2), x=title)
+    names = [frame.plain(name) for name, _ in estimates][::-1]
+    frame.stack_parts(figure, names, tables[::-1], parts, unit=unit, text=text)
     marks = ["" if estimate.fits else "(does not fit)" for _, estimate in estimates]
     rows = zip(names, totals[::-1], ends[::-1], marks[::-1], strict=True)
     for name, total, end, mark in rows:
@@ -236,14 +227,14 @@ def _falling(
 ) -> tuple[Any, str]:
     """Draw bars that each start at the end of the previous one, and the total; also return text."""
     parts = [
-        (label(name), seconds, format_seconds(seconds), bar_style(name))
+        (label(name), seconds, format_seconds(seconds), frame.bar_style(name))
         for name, seconds in items
         if seconds > _LEAST * total_s
     ]
     names = [*(name for name, *_ in parts), sum_name]
     unit, scale = next((unit, scale) for unit, scale, least in _UNITS if total_s >= least)
     x = f"time [{unit}]<br>{below}"
-    figure = framed(height=100 + 32 * len(names), x=x, legend=False, top=8)
+    figure = frame.framed(height=100 + 32 * len(names), x=x, legend=False, top=8)
     start = 0.0
     for name, seconds, text, style in parts:
         figure.add_bar(
@@ -262,7 +253,7 @@ def _falling(
     line = {"color": LIMIT, "thickness": 2}
     total_bar(figure, sum_name, total_s, interval_s, scale, "#A6A6A6", line)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
-    named_rows(figure, names)
+    frame.named_rows(figure, names)
     # space for text right of the last bar, also on a phone
     figure.update_xaxes(range=[0, max(1.6 * total_s, 1.1 * interval_s[1]) / scale])
     longest_first = sorted(parts, key=lambda part: -part[1])
@@ -284,7 +275,7 @@ def total_bar(
         x=[total / scale],
         orientation="h",
         showlegend=False,
-        error_x=interval_bars([total], [interval_s], scale, **line),
+        error_x=frame.interval_bars([total], [interval_s], scale, **line),
         marker={"color": hue},
         insidetextfont={"color": "#000000"},
         text=[format_seconds(total)],

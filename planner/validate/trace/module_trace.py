@@ -11,14 +11,8 @@ from torch import nn
 from planner.describe.model.traced_file import TracedOperation
 from planner.errors import DescriptionError, shorten, shorten_path
 from planner.validate.sharding import adapter, own_module
+from planner.validate.trace import user_module
 from planner.validate.trace.module_record import Record, record
-from planner.validate.trace.user_module import (
-    Places,
-    Sample,
-    build_module,
-    explain_user_errors,
-    materialise,
-)
 
 _BATCHES = (2, 4, 6)
 """Batch sizes: at least two, which batch norms need, and a third one to check linearity."""
@@ -30,17 +24,17 @@ _IGNORED_FIELDS = ("name", "working", "backward", "divided")
 def trace_file(path: str, function: str, where_stated: str = "") -> dict[str, Any]:
     """Trace a function's module to the fields of a `Traced`; messages print `where_stated`."""
     where = f"{shorten_path(where_stated or path)}:{shorten(function)}"
-    module, sample = build_module(path, function, where)
-    with explain_user_errors(path, where):
+    module, sample = user_module.build_module(path, function, where)
+    with user_module.explain_user_errors(path, where):
         return trace_module(module, sample)
 
 
-def trace_module(module: nn.Module, sample: Sample) -> dict[str, Any]:
+def trace_module(module: nn.Module, sample: user_module.Sample) -> dict[str, Any]:
     """Trace a module with one sample of its input. Returns the fields of a `Traced`."""
     version = adapter.require_torch()
     splits, no_tp = _tensor_splits(module)
     with adapter.fake_mode():
-        materialise(module)
+        user_module.materialise(module)
         module.train()
         plain = [record(module, sample, batch, autocast=False) for batch in _BATCHES]
         under = [record(module, sample, batch, autocast=True) for batch in _BATCHES[:2]]
@@ -90,9 +84,9 @@ def _tensor_splits(module: nn.Module) -> tuple[dict[str, str], str]:
     return splits, "" if splits else "it has no Linear layers of its own"
 
 
-def _halves(module: nn.Module, sample: Sample, splits: dict[str, str]) -> list[Record]:
+def _halves(module: nn.Module, sample: user_module.Sample, splits: dict[str, str]) -> list[Record]:
     """Records of one of two tensor-parallel ranks; empty if the module does not run as one."""
-    materialise(module)
+    user_module.materialise(module)
     own_module.halve(module, splits)
     try:
         return [record(module, sample, batch, autocast=False) for batch in _BATCHES[:2]]
@@ -109,10 +103,10 @@ def _operation_splits(full: Record, half: Record, splits: dict[str, str]) -> lis
     ]
 
 
-def _cast(module: nn.Module, sample: Sample) -> list[Record]:
+def _cast(module: nn.Module, sample: user_module.Sample) -> list[Record]:
     """Records with bf16 weights and inputs; empty if the module does not run with them."""
     narrow = sample.narrow()
-    materialise(module, torch.bfloat16)
+    user_module.materialise(module, torch.bfloat16)
     try:
         return [record(module, narrow, batch, autocast=False) for batch in _BATCHES[:2]]
     except RuntimeError:
@@ -130,15 +124,17 @@ def _weights(
             plain = "replicated" if part == "bias" else "row"
             divided[id(parameter)] = plain if kind == "row" else "column"
     inside: dict[int, list[str]] = defaultdict(list)
-    for name, unit in Places(module, lambda _: None).units.items():
+    for name, unit in user_module.Places(module, lambda _: None).units.items():
         for parameter in unit.parameters():
             inside[id(parameter)].append(name)
     result: dict[str, Counter[tuple[int, int, bool, bool, str]]] = defaultdict(Counter)
     for parameter in module.parameters():
         used = trace_record.uses.get(id(parameter), [])
-        ends = [place for place in used if place in (Places.FIRST, Places.LAST)]
+        ends = [
+            place for place in used if place in (user_module.Places.FIRST, user_module.Places.LAST)
+        ]
         places = [p for p in (*inside[id(parameter)], *ends) if p in trace_record.order] or [
-            Places.FIRST
+            user_module.Places.FIRST
         ]
         rows = parameter.shape[0] if parameter.dim() else 1
         columns = parameter.numel() // max(rows, 1)
@@ -289,7 +285,7 @@ def _block(
     weights: list[dict[str, Any]],
 ) -> dict[str, Any]:
     plain, under, cast = figures
-    role = place if place in (Places.FIRST, Places.LAST) else "repeated"
+    role = place if place in (user_module.Places.FIRST, user_module.Places.LAST) else "repeated"
 
     def each(table: str, key: Any, fixed: float = 0.0) -> dict[str, float]:
         total = getattr(plain, table).get(key, 0.0)

@@ -15,25 +15,9 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.validate.sharding import adapter, lowrank, models, shard
+from planner.validate.sharding import adapter, lowrank, models, passes, recorders, shard
 from planner.validate.sharding.adapter import Region
 from planner.validate.sharding.attention import fused_rms_norm
-from planner.validate.sharding.passes import (
-    Pipeline,
-    StepOptions,
-    chunked_loss,
-    in_backward,
-    make_optimizer,
-    optimizer_groups,
-    stage_tensors,
-)
-from planner.validate.sharding.recorders import (
-    CollectiveRecorder,
-    Direction,
-    Phase,
-    StorageEvent,
-    StorageTimeline,
-)
 from planner.validate.trace.expected_collectives import axis_of
 
 _RESIDENT = (
@@ -52,7 +36,7 @@ class _Step:
         self.model = Model.model_validate_json(json.dumps(request["model"]))
         self.layout = Layout.model_validate_json(json.dumps(request["layout"]))
         self.workload = Workload.model_validate_json(json.dumps(request["workload"]))
-        self.options, self.kind = StepOptions(**request["numbers"]), request["optimizer"]
+        self.options, self.kind = passes.StepOptions(**request["numbers"]), request["optimizer"]
         self.chunks = {
             self.layout.chunk(request["stage"], number): range(first, first + count)
             for number, (first, count) in enumerate(request["chunks"])
@@ -60,7 +44,7 @@ class _Step:
         self.layers = [layer for layers in self.chunks.values() for layer in layers]
         self.num_stages = self.layout.pp * self.layout.vpp
         self.device, self.dtype = torch.device("cpu"), shard.compute_dtype(self.workload)
-        self.timeline, self.recorder = StorageTimeline(), CollectiveRecorder()
+        self.timeline, self.recorder = recorders.StorageTimeline(), recorders.CollectiveRecorder()
         self.keys: dict[str, set[int]] = {name: set() for name in _RESIDENT}
         self.head_inputs: set[int] = set()
         self.recording = False
@@ -94,11 +78,11 @@ class _Step:
     def materialise(self) -> None:
         """Give the parameters fake storage, and make optimizer and inputs."""
         self.modules.to_empty(device="cpu")
-        build = partial(make_optimizer, kind=self.kind, options=self.options)
+        build = partial(passes.make_optimizer, kind=self.kind, options=self.options)
         if self.options.in_backward:
-            self.optimizers = in_backward(self.modules, build)
+            self.optimizers = passes.in_backward(self.modules, build)
         else:
-            self.optimizers = [build(optimizer_groups(self.modules))]
+            self.optimizers = [build(passes.optimizer_groups(self.modules))]
         rows = self.workload.sequence_length // self.layout.cp
         shape = (self.layout.micro_batch, rows)
         self.rope = next(iter(self.stages.values())).tables(rows, self.device, self.dtype)
@@ -111,12 +95,14 @@ class _Step:
         self.pipeline = None
         if self.meshes.pipeline is not None:
             examples = {
-                index: stage_tensors(self.model, self.layout, self.workload, index, self.dtype)
+                index: passes.stage_tensors(
+                    self.model, self.layout, self.workload, index, self.dtype
+                )
                 for index in self.stages
             }
             spread = (self.layout.schedule, self.num_stages, self.layout.grad_accumulation)
             mesh, stages = self.meshes.pipeline, dict(self.stages)
-            self.pipeline = Pipeline(stages, spread, self._loss, mesh, self.device, examples)
+            self.pipeline = passes.Pipeline(stages, spread, self._loss, mesh, self.device, examples)
 
     def _inputs(self, shape: tuple[int, int]) -> Tensor:
         """Make token ids, or patches (one fewer: the class token is added later)."""
@@ -135,19 +121,19 @@ class _Step:
             return f"layer {index}"
         return f"layer {index - total}" if index >= total - 2 else "layer between"
 
-    def _enter(self, direction: Direction, part: str = "") -> None:
-        self.timeline.phase = Phase(direction, part)
+    def _enter(self, direction: recorders.Direction, part: str = "") -> None:
+        self.timeline.phase = recorders.Phase(direction, part)
 
     def _mark(self, parts: list[models.Part], part: models.Part, x: Tensor) -> Tensor:
         """Set the phase when forward enters a part, and when backward leaves it."""
-        self._enter(Direction.FORWARD, self._place(part))
+        self._enter(recorders.Direction.FORWARD, self._place(part))
         if self.recording and part == "head":
             self.head_inputs.add(self.timeline.watch(x))
         if x.requires_grad:
             before = self._place(parts[parts.index(part) - 1])
 
             def leave(_: Tensor) -> None:
-                self._enter(Direction.BACKWARD, before)
+                self._enter(recorders.Direction.BACKWARD, before)
                 if part == "output":
                     self.starts.append(len(self.timeline.events))
 
@@ -167,24 +153,27 @@ class _Step:
             yield
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        self._enter(Direction.FORWARD, "loss")
+        self._enter(recorders.Direction.FORWARD, "loss")
         loss = models.cross_entropy(logits, labels)
 
         def begin(_: Tensor) -> None:
-            self._enter(Direction.BACKWARD, "loss")
+            self._enter(recorders.Direction.BACKWARD, "loss")
             self.starts.append(len(self.timeline.events))
 
         loss.register_hook(begin)
-        logits.register_hook(lambda _: self._enter(Direction.BACKWARD, "head"))
+        logits.register_hook(lambda _: self._enter(recorders.Direction.BACKWARD, "head"))
         return loss
 
     def _loss_of(self, stage: models.Stage, tokens: Tensor, labels: Tensor, reduce: bool) -> Tensor:
         """Compute the loss of a micro-batch; a chunked loss has already run its own backward."""
         if not stage.ends_in_stream:
             return self._loss(stage(tokens), labels)
-        pieces, enter = self.options.loss_chunks, partial(self._enter, Direction.FORWARD, "head")
-        loss = chunked_loss(stage, stage(tokens), labels, pieces, self._loss, enter, reduce)
-        self._enter(Direction.BACKWARD, "head")
+        pieces, enter = (
+            self.options.loss_chunks,
+            partial(self._enter, recorders.Direction.FORWARD, "head"),
+        )
+        loss = passes.chunked_loss(stage, stage(tokens), labels, pieces, self._loss, enter, reduce)
+        self._enter(recorders.Direction.BACKWARD, "head")
         return loss
 
     def _passes(self) -> None:
@@ -212,14 +201,14 @@ class _Step:
     def run(self) -> None:
         """Run one step: forward, backward, update."""
         self._passes()
-        self._enter(Direction.OPTIMIZER)
+        self._enter(recorders.Direction.OPTIMIZER)
         self.timeline.moment("optimizer")
         if self.recording:
             self.keys["gradients"] |= {
                 self.timeline.watch(p.grad) for p in self.modules.parameters() if p.grad is not None
             }
         self._update()
-        self._enter(Direction.END)
+        self._enter(recorders.Direction.END)
         self.modules.zero_grad(set_to_none=True)
 
     def _update(self) -> None:
@@ -263,14 +252,14 @@ class _Step:
             self.run()
             self.timeline.moment("stop")
 
-    def category(self, live: StorageEvent) -> str:
+    def category(self, live: recorders.StorageEvent) -> str:
         """Category of a storage, from its use or from where it was allocated."""
         for name in _RESIDENT:
             if live.key in self.keys[name]:
                 return name
         if live.region is not None:
             return live.region.value
-        if live.phase.direction is Direction.FORWARD:
+        if live.phase.direction is recorders.Direction.FORWARD:
             ends = live.phase.part in ("head", "loss")
             return "logits" if ends or live.key in self.head_inputs else "activations"
         return "temporaries"
@@ -282,7 +271,7 @@ class _Step:
             sizes[self.category(live)] += live.bytes
         return dict(sorted(sizes.items()))
 
-    def highest(self, names: tuple[str, ...], phase: Phase) -> int:
+    def highest(self, names: tuple[str, ...], phase: recorders.Phase) -> int:
         """Number of events until the sum of categories `names` peaks in a phase."""
         sizes: dict[int, int] = {}
         allocations: dict[int, str] = {}
@@ -334,7 +323,7 @@ def _readout(step: _Step) -> dict[str, Any]:
     peaks = step.timeline.peaks(moments["start"], moments["stop"])
     # a step starts many backward passes: take the one with the most activations
     starts = [step.parts(start) for start in step.starts]
-    loss = Phase(Direction.BACKWARD, "loss")
+    loss = recorders.Phase(recorders.Direction.BACKWARD, "loss")
     return {
         "states": {name: resident.get(name, 0) for name in _RESIDENT[:3]},
         "start_of_backward": max(starts, key=lambda parts: parts.get("activations", 0)),

@@ -15,17 +15,9 @@ from planner.validate.ranks.launch import launch
 from planner.validate.ranks.rank import RankError, check_limit, external_rank, num_cores
 from planner.validate.sharding.adapter import require_torch
 from planner.validate.trace.limits import load_transformer
+from planner.validate.train import tasks
 from planner.validate.train.expected import PEAK_TOLERANCE, estimate_peak, estimate_time
 from planner.validate.train.strategies import STRATEGIES, spread_of
-from planner.validate.train.tasks import (
-    RULES,
-    SMALL_GPT,
-    fields_of,
-    fit_task,
-    make_task,
-    reduced,
-    untie_embeddings,
-)
 
 MAX_WORLD = 64
 CASES = "planner.validate.train.case:run_cases"
@@ -98,17 +90,17 @@ def _save(results: dict[str, Any], output: Path | None) -> None:
 
 def _model(options: RunOptions) -> Model:
     if not options.model:
-        return SMALL_GPT.replaced(
+        return tasks.SMALL_GPT.replaced(
             num_position_rows=options.sequence, max_sequence_length=options.sequence
         )
     if is_python_file(options.model):
         return load_model(options.model)
     model = load_transformer(options.model)
     if options.exact:
-        return untie_embeddings(model)
-    message = f"Running a reduced {model.name} ({RULES}); use --exact for the full size"
+        return tasks.untie_embeddings(model)
+    message = f"Running a reduced {model.name} ({tasks.RULES}); use --exact for the full size"
     print(message, file=sys.stderr)
-    return reduced(model, options.sequence)
+    return tasks.reduced(model, options.sequence)
 
 
 def _check(options: RunOptions, world: int) -> None:
@@ -130,19 +122,19 @@ def _check(options: RunOptions, world: int) -> None:
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
     model = _model(options).model_dump(mode="json")
-    task = make_task(model, options.batch, options.sequence, options.model)
+    task = tasks.make_task(model, options.batch, options.sequence, options.model)
     cases, skipped = [], []
     everything = "all" in options.strategies
     for strategy in STRATEGIES if everything else options.strategies:
         try:
-            fit_task(task, spread_of(strategy, world))
+            tasks.fit_task(task, spread_of(strategy, world))
         except PlannerError as error:
             if not everything:
                 raise
             skipped.append(str(error))
             continue
         timed = {"timed_steps": options.timed_steps, "attempts": options.attempts}
-        cases.append({"strategy": strategy, "task": fields_of(task), **timed})
+        cases.append({"strategy": strategy, "task": tasks.fields_of(task), **timed})
     if not cases:
         raise RankError(f"no strategy fits world = {world}: {'; '.join(skipped[:3])}")
     return cases, sorted(set(skipped))

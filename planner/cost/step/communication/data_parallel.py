@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, is_in, where_any
-from planner.cost.network.collectives import (
-    all_gather_s,
-    all_reduce_s,
-    hierarchical_all_reduce_s,
-    phased_all_to_all_s,
-    reduce_scatter_s,
-)
+from planner.cost.network import collectives
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
 from planner.cost.shards.layouts import Layouts
@@ -89,7 +83,9 @@ def _head_s(stages: Stages, groups: Groups) -> Float:
     """Further all-gathers of the head's weights, if the loss runs in chunks [s]."""
     times = stages.layouts.extra_head_gathers(stages.scenario.framework)
     size = stages.params.head * stages.element
-    return where_any(times > 0, lambda: times * _times(1.0, all_gather_s, groups.shard, size))
+    return where_any(
+        times > 0, lambda: times * _times(1.0, collectives.all_gather_s, groups.shard, size)
+    )
 
 
 def _times(count: Float | float, collective: Collective, group: GroupView, amount: Float) -> Float:
@@ -110,10 +106,10 @@ def _gathered_s(
 ) -> Float:
     """All-gather of `amount` bytes of weights in `count` collectives, experts separately [s]."""
     routed = _routed(stages)
-    dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
+    dense = _times(count, collectives.all_gather_s, groups[0], amount * (1 - routed))
     if not np.any(routed):
         return dense
-    return dense + _times(count, all_gather_s, groups[1], amount * routed)
+    return dense + _times(count, collectives.all_gather_s, groups[1], amount * routed)
 
 
 def _weights_s(stages: Stages, groups: tuple[GroupView, GroupView], count: Float) -> Float:
@@ -130,17 +126,17 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     uses_all_reduce = is_in(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~uses_all_reduce
     phased = stages.scenario.framework.reduction.hierarchical
-    reduce_s = hierarchical_all_reduce_s if phased else all_reduce_s
+    reduce_s = collectives.hierarchical_all_reduce_s if phased else collectives.all_reduce_s
 
     def in_parts(size: Float, shard: GroupView, replica: GroupView) -> Float:
         """Reduce-scatter over the shards, then all-reduce over the replicas."""
-        scatter = _times(count, reduce_scatter_s, shard, size)
+        scatter = _times(count, collectives.reduce_scatter_s, shard, size)
         if sent:
             # quantised only if it leaves the node
-            phased = _times(count, phased_all_to_all_s, shard, size * sent)
+            phased = _times(count, collectives.phased_all_to_all_s, shard, size * sent)
             crosses_nodes = stages.layouts.shards_weights & (shard.nodes > 1)
             scatter = np.where(crosses_nodes, phased, scatter)
-        return scatter + _times(count, all_reduce_s, replica, size / shard.size)
+        return scatter + _times(count, collectives.all_reduce_s, replica, size / shard.size)
 
     seconds = np.zeros(amount.shape)
     for part, replicas, shard, replica in (

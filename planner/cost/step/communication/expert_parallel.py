@@ -4,12 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float
-from planner.cost.network.collectives import (
-    all_gather_s,
-    all_to_all_s,
-    forwarded_all_to_all_s,
-    reduce_scatter_s,
-)
+from planner.cost.network import collectives
 from planner.cost.network.groups import Groups
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -35,10 +30,10 @@ def expert_s(
     # nodes of one NVLink domain forward nothing: every rank reaches every other
     direct_all_to_all = machine.network is None or machine.domain is not None
     if direct_all_to_all or not rules.experts_once_per_node:
-        forward = transfers * all_to_all_s(groups.expert, size)
+        forward = transfers * collectives.all_to_all_s(groups.expert, size)
     else:
         crossing = crossing_part(scenario.model, groups.expert.nodes)
-        forward = transfers * forwarded_all_to_all_s(groups.expert, size, crossing)
+        forward = transfers * collectives.forwarded_all_to_all_s(groups.expert, size, crossing)
     return forward, forward
 
 
@@ -65,7 +60,7 @@ def split_expert_s(
         return zero, zero
     gathered = _sent_bytes(scenario, block, layouts) * layouts.expert_tp
     group = groups.expert_tensor
-    both = all_gather_s(group, gathered) + reduce_scatter_s(group, gathered)
+    both = collectives.all_gather_s(group, gathered) + collectives.reduce_scatter_s(group, gathered)
     return both, both
 
 
