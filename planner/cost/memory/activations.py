@@ -52,6 +52,8 @@ class Activations(Arrays):
     """Largest layer of the kind whose backward runs last; kinds differ with partial recompute."""
     logits: Float
     """Tensors saved by head and loss, and the loss gradient."""
+    held_logits: Float
+    """Part of `logits` during the layers' backward: of other micro-batches, and stage outputs."""
     loss: Float
     """Part of `logits` that is freed when the loss's backward ends."""
     sequence_buffer: Float
@@ -68,12 +70,13 @@ def stage_activations(stages: Stages) -> Activations:
     """
     scenario, layouts, flight = stages.scenario, stages.layouts, passes_in_flight(stages)
     zero, share = np.zeros(stages.shape), np.ones(stages.shape)
-    saved_sum, one_micro_batch, offloaded, logits, loss = zero, zero, zero, zero, zero
+    saved_sum, one_micro_batch, offloaded, logits, held, loss = (zero,) * 6
     last = following = first = LayerActivations(zero, zero, zero, zero, zero, share, share)
     for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
-            per_micro_batch, until_loss = _logits_and_loss(stages, block, flight)
-            logits, loss = logits + count * per_micro_batch, loss + count * until_loss
+            at_loss, after_loss, until_loss = _logits_and_loss(stages, block, flight)
+            logits, held = logits + count * at_loss, held + count * after_loss
+            loss = loss + count * until_loss
             continue
         if block.kind == "layer":
             layer = layer_activations(scenario, block, stages.layouts_of_block(block))
@@ -101,21 +104,24 @@ def stage_activations(stages: Stages) -> Activations:
         following=following,
         first=first,
         logits=logits,
+        held_logits=held,
         loss=loss,
         sequence_buffer=gathered + np.zeros_like(saved_sum),
         buffers=_stage_buffers(stages, stream, flight),
     )
 
 
-def _logits_and_loss(stages: Stages, head: Block, flight: InFlight) -> tuple[Float, Float]:
-    """Bytes saved by head and loss, and the part freed after the loss's backward [B]."""
+def _logits_and_loss(stages: Stages, head: Block, flight: InFlight) -> tuple[Float, ...]:
+    """Bytes of head and loss: at the loss, after it, and the part freed by its backward [B]."""
     scenario, layouts = stages.scenario, stages.layouts
     waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
     sizes = [saved_bytes(scenario, items, layouts) for items in head.working]
     working = np.asarray(np.max(sizes, axis=0) if sizes else np.zeros(np.shape(layouts.tp)))
     used = tuple(item for item in head.saved if item.until_loss)
     saved = saved_bytes(scenario, always_saved(head), layouts)
-    return saved * waiting + working, saved_bytes(scenario, used, layouts) + working
+    outputs = tuple(item for item in head.saved if item.only_piped)
+    held = (waiting - 1) * saved + saved_bytes(scenario, outputs, layouts)
+    return saved * waiting + working, held, saved_bytes(scenario, used, layouts) + working
 
 
 def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:

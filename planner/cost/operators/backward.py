@@ -97,6 +97,9 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
     width = experts.ffn_size * experts.top_k if experts else model.ffn_size
     # gradients of the activated product and of its factors, less the freed product itself
     wide = (2 if model.gated_mlp else 1) * e * width
+    if model.activation == "squared-relu" and not sizes.fuses_activation:
+        # torch's pow_backward holds the power of its input and twice that power
+        wide += 2 * e * width
     heads = model.num_heads * model.head_dim
     attention: tuple[Saved, ...] = (stream, Saved("gradient.qkv", 4 * e * heads, "sharded"))
     if sizes.kernels.context_exchange == "gather-pass" or sizes.kernels.copies_ring_output:

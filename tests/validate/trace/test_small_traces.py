@@ -32,6 +32,7 @@ SIZES: dict[str, Any] = {
     "dropout": 0.0,
 }
 PIPED: dict[str, Any] = {"pp": 2, "schedule": "1f1b", "grad_accumulation": 3}
+GPIPE = {**PIPED, "schedule": "gpipe"}
 SHARDED = Layout(dp=2, zero_stage=3)
 BY_COLUMNS = Layout(dp=2, tp=2, zero_stage=3)
 IN_SEQUENCE = Layout(dp=2, tp=2, sequence_parallel=True, zero_stage=3)
@@ -48,7 +49,13 @@ CASES: list[tuple[str, Layout, dict[str, Any]]] = [
     ("gpt2", Layout(dp=4, dp_shard=2, zero_stage=2, recompute="selective", micro_batch=2), {}),
     ("llama-3.2-1b", Layout(dp=4, zero_stage=3, reshard=2), {"framework": "fsdp2+chunked-loss=4"}),
     ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **PIPED), {}),
-    ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **{**PIPED, "schedule": "gpipe"}), {}),
+    ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **GPIPE), {}),
+    # the last stage holds outputs, and under GPipe the tensors of every loss
+    ("gpt-oss-20b", Layout(dp=2, zero_stage=2, recompute="full", **PIPED), {}),
+    ("llama-2-7b", Layout(dp=2, zero_stage=2, recompute="full", **GPIPE), {}),
+    # the backward pass of a square
+    ("nemotron-4-340b", Layout(dp=2, zero_stage=2, **PIPED), {}),
+    ("nemotron-4-340b", Layout(dp=2, zero_stage=3, recompute="selective"), {}),
     ("llama-3.2-1b", Layout(dp=2, cp=2, zero_stage=3), {}),
     ("llama-3.2-1b", Layout(dp=2, cp=2, ulysses=2, zero_stage=3), {}),
     # the ring's buffers are most of what a recomputed layer needs
@@ -110,9 +117,11 @@ def test_a_small_trace_is_what_is_estimated(
     """States to the byte, collectives too, activations and peaks within 3.5 %.
 
     Where a stage has one split layer, or a ring, the working set weighs more, and is an upper
-    bound: 6 %.
+    bound: 6 %. So is a first backward pass that recomputes under GPipe, as if it reduced gradients.
     """
-    tolerance = 0.06 if layout.cp > 1 or (layout.tp > 1 and layout.pp > 1) else 0.035
+    upper = layout.cp > 1 or (layout.tp > 1 and layout.pp > 1)
+    upper |= layout.schedule == "gpipe" and layout.recompute == "full"
+    tolerance = 0.06 if upper else 0.035
     job = {"framework": "fsdp2", "global_batch": layout.global_batch, **changes}
     asked = scenario(small(name), machine="laptop", sequence_length=1024, **job)
     for stage in range(layout.pp):
