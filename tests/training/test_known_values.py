@@ -213,6 +213,8 @@ def test_training_losses() -> None:
 def test_consecutive_jobs() -> None:
     day = consecutive_jobs(86_400, wall_s=21_600, start_s=300, interval_s=1800)
     assert (float(day.jobs), float(day.ends_s)) == (5.0, 3600.0)
+    short = consecutive_jobs(600, wall_s=21_600, start_s=300, interval_s=1800)
+    assert (float(short.jobs), float(short.ends_s)) == (1.0, 0.0)
 
 
 def test_imports_s() -> None:

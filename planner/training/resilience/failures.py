@@ -144,7 +144,7 @@ def consecutive_jobs(
     end = interval / 2
     room = wall - start - end
     # the last job ends with the training and loses nothing
-    most = np.maximum((total - end) / np.where(room > 0, room, 1.0), 0.0)
+    most = (total - end) / np.where(room > 0, room, 1.0)
     jobs = np.where(room > 0, np.maximum(np.ceil(most), 1.0), np.inf)
     counted = np.where(np.isfinite(jobs), jobs, 0.0)
     return Jobs(jobs, np.maximum(counted - 1, 0.0) * end)

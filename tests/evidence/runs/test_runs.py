@@ -83,6 +83,7 @@ def refused(tmp_path: Path, **cells: object) -> str:
         ({"step_time_s": "1e300"}, "step_time_s = '1e300' must lie between"),
         ({"gpu_mem_gb": "1e-300"}, "must lie between"),
         ({"step_time_s": "1e12"}, "the step time is .* times its estimate; check the unit"),
+        ({"step_time_s": "1e-8"}, "the step time is .*e-.* times its estimate; check the unit"),
     ],
 )
 def test_cells_beyond_reason_are_refused(
