@@ -1,5 +1,5 @@
 # make plan   set up .venv and answer the README's example
-# make quick  the tests to run all day: no test of more than about a second, one process a core
+# make quick  the tests to run all day: none of more than about a second, no kept answers or traces
 # make test   set up .venv with the test tools and run the tests, one process a core
 # make alone  the tests with servers, browsers and ranks of their own, one by one
 # make long   the tests that tests/long.txt lists: long, and on what others test as well
@@ -36,7 +36,7 @@ plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
 
 quick: .venv/tested
-	$(PYTEST) $(CORES) -m "not slow"
+	$(PYTEST) $(CORES) -m "not slow and not broad"
 
 test: .venv/tested
 	$(PYTEST) $(CORES) -m "not alone and not long" $(COVER)
@@ -69,7 +69,7 @@ define quick_tests_in
 	$(OWN_PIP) torch==2.13.0 setuptools wheel
 	DS_BUILD_OPS=0 $(OWN_PIP) --no-build-isolation "deepspeed; sys_platform == 'linux'"
 	$(OWN_PIP) --editable '.[app,evidence,sweep,dask,hub,torch,test]'
-	build/$@/bin/python -m pytest $(CORES) -m "not slow"
+	build/$@/bin/python -m pytest $(CORES) -m "not slow and not broad"
 endef
 OWN_PIP = build/$@/bin/python -m pip install --quiet --constraint build/$@.txt
 

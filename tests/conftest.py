@@ -29,17 +29,20 @@ settings.register_profile(
 settings.load_profile("planner")
 
 
-LONG = tuple(Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines())
-"""First parts of the names of tests that `make long` runs."""
+LONG, SLOW = (
+    tuple(Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines())
+    for name in ("long.txt", "slow.txt")
+)
+"""First parts of the names of tests that `make long` runs, and of those that take a second."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of long.txt as long; what is long, or runs alone, is slow, too."""
+    """Mark the tests of long.txt and slow.txt; what is long, or runs alone, is slow, too."""
     for item in items:
         if item.nodeid.startswith(LONG):
             item.add_marker("long")
-        if item.get_closest_marker("alone") or item.get_closest_marker("long"):
+        if item.nodeid.startswith(SLOW) or any(map(item.get_closest_marker, ("alone", "long"))):
             item.add_marker("slow")
 
 

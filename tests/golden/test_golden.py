@@ -38,6 +38,8 @@ from tests.golden.write import (
 DIGITS = 1e-12
 """Relative difference that other processors' vector instructions may cause."""
 
+pytestmark = pytest.mark.broad
+
 WORK, TIES = ("num_candidates", "num_estimated", "count"), 8
 """Numbers of layouts, and how many of them the last digit of a bound may keep or leave out."""
 

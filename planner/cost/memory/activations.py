@@ -1,5 +1,7 @@
 """Activations: saved tensors of all micro-batches in flight, and working sets, per stage."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +35,26 @@ class StageBuffers(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
+class HeadTensors(Arrays):
+    """Tensors of head and loss on one rank [B]."""
+
+    at_loss: Float
+    """Saved by head and loss, and the loss gradient."""
+    in_backward: Float
+    """Alive during the layers' backward: of other micro-batches, and a stage's output."""
+    until_loss: Float
+    """Part of `at_loss` that is freed when the loss's backward ends."""
+
+    def plus(self, other: HeadTensors, count: Float) -> HeadTensors:
+        """Add `count` times the tensors of another head."""
+        return HeadTensors(
+            self.at_loss + count * other.at_loss,
+            self.in_backward + count * other.in_backward,
+            self.until_loss + count * other.until_loss,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Activations(Arrays):
     """Activations of a stage on one rank [B]."""
 
@@ -50,12 +72,7 @@ class Activations(Arrays):
     """Largest layer of the kind whose backward runs second."""
     first: LayerActivations
     """Largest layer of the kind whose backward runs last; kinds differ with partial recompute."""
-    logits: Float
-    """Tensors saved by head and loss, and the loss gradient."""
-    held_logits: Float
-    """Part of `logits` during the layers' backward: of other micro-batches, and stage outputs."""
-    loss: Float
-    """Part of `logits` that is freed when the loss's backward ends."""
+    head: HeadTensors
     sequence_buffer: Float
     """Residual stream gathered for a tensor-parallel region (sequence parallelism)."""
     buffers: StageBuffers
@@ -70,13 +87,12 @@ def stage_activations(stages: Stages) -> Activations:
     """
     scenario, layouts, flight = stages.scenario, stages.layouts, passes_in_flight(stages)
     zero, share = np.zeros(stages.shape), np.ones(stages.shape)
-    saved_sum, one_micro_batch, offloaded, logits, held, loss = (zero,) * 6
+    saved_sum, one_micro_batch, offloaded = zero, zero, zero
+    head = HeadTensors(zero, zero, zero)
     last = following = first = LayerActivations(zero, zero, zero, zero, zero, share, share)
     for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
-            at_loss, after_loss, until_loss = _logits_and_loss(stages, block, flight)
-            logits, held = logits + count * at_loss, held + count * after_loss
-            loss = loss + count * until_loss
+            head = head.plus(_head_tensors(stages, block, flight), count)
             continue
         if block.kind == "layer":
             layer = layer_activations(scenario, block, stages.layouts_of_block(block))
@@ -103,25 +119,31 @@ def stage_activations(stages: Stages) -> Activations:
         layer=last,
         following=following,
         first=first,
-        logits=logits,
-        held_logits=held,
-        loss=loss,
+        head=head,
         sequence_buffer=gathered + np.zeros_like(saved_sum),
         buffers=_stage_buffers(stages, stream, flight),
     )
 
 
-def _logits_and_loss(stages: Stages, head: Block, flight: InFlight) -> tuple[Float, ...]:
-    """Bytes of head and loss: at the loss, after it, and the part freed by its backward [B]."""
+def _head_tensors(stages: Stages, head: Block, flight: InFlight) -> HeadTensors:
+    """Tensors of one head and its loss [B]."""
     scenario, layouts = stages.scenario, stages.layouts
     waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
     sizes = [saved_bytes(scenario, items, layouts) for items in head.working]
     working = np.asarray(np.max(sizes, axis=0) if sizes else np.zeros(np.shape(layouts.tp)))
-    used = tuple(item for item in head.saved if item.until_loss)
-    saved = saved_bytes(scenario, always_saved(head), layouts)
-    outputs = tuple(item for item in head.saved if item.only_piped)
-    held = (waiting - 1) * saved + saved_bytes(scenario, outputs, layouts)
-    return saved * waiting + working, held, saved_bytes(scenario, used, layouts) + working
+    saved, outputs, used = (
+        saved_bytes(scenario, items, layouts)
+        for items in (
+            always_saved(head),
+            tuple(item for item in head.saved if item.only_piped),
+            tuple(item for item in head.saved if item.until_loss),
+        )
+    )
+    return HeadTensors(
+        at_loss=saved * waiting + working,
+        in_backward=saved * (waiting - 1) + outputs,
+        until_loss=used + working,
+    )
 
 
 def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:

@@ -86,7 +86,7 @@ class Unreduced(Arrays):
         """Head gradient of a chunked loss: its sum over chunks, or its reduction if larger [B]."""
         # a sum over earlier passes already exists
         summed = np.where(self.reduces_once & (before > 0), 0.0, self.of_piece)
-        reducing = summed + self.of_last_piece - activations.loss
+        reducing = summed + self.of_last_piece - activations.head.until_loss
         return np.where(self.split, np.maximum(summed, reducing), 0.0)
 
 

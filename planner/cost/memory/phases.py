@@ -130,7 +130,7 @@ def _forward(inputs: PeakInputs) -> LiveTensors:
         gathered_parameters=inputs.gathered.in_forward,
         gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
         activations=inputs.without_one_layer,
-        logits_and_loss=inputs.activations.held_logits,
+        logits_and_loss=inputs.activations.head.in_backward,
         communication_buffers=inputs.stage_buffers + inputs.reduction.buckets,
     )
 
@@ -142,7 +142,7 @@ def _loss(inputs: PeakInputs) -> LiveTensors:
         gathered_parameters=inputs.gathered.head,
         gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
         activations=inputs.activations.saved,
-        logits_and_loss=inputs.activations.logits,
+        logits_and_loss=inputs.activations.head.at_loss,
         communication_buffers=inputs.loss_buffers
         + inputs.reduction.buckets
         + inputs.reduction.in_loss,
@@ -157,7 +157,7 @@ def _backward(inputs: PeakInputs) -> LiveTensors:
         gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
         activations=inputs.activations.saved,
         working_set=inputs.activations.layer.working,
-        logits_and_loss=inputs.activations.held_logits,
+        logits_and_loss=inputs.activations.head.in_backward,
         communication_buffers=inputs.stage_buffers + inputs.reduction.in_last_layer,
     )
 
@@ -170,7 +170,7 @@ def _next_to_last_layer(inputs: PeakInputs) -> LiveTensors:
         gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
         activations=inputs.without_one_layer,
         working_set=inputs.activations.following.working,
-        logits_and_loss=inputs.activations.held_logits,
+        logits_and_loss=inputs.activations.head.in_backward,
         communication_buffers=inputs.stage_buffers + inputs.reduction.in_next_to_last_layer,
     )
 
@@ -183,7 +183,7 @@ def _end_of_last_layer(inputs: PeakInputs) -> LiveTensors:
         gradients=inputs.reduction.before + inputs.deferred_gradients.ahead,
         activations=inputs.without_one_layer,
         working_set=inputs.ending(inputs.activations.layer),
-        logits_and_loss=inputs.activations.held_logits,
+        logits_and_loss=inputs.activations.head.in_backward,
         communication_buffers=inputs.stage_buffers + inputs.reduction.after_last_layer,
     )
 
@@ -197,7 +197,7 @@ def _second_layer(inputs: PeakInputs) -> LiveTensors:
         gradients=inputs.reduction.at_end + inputs.deferred_gradients.ahead,
         activations=inputs.activations.other_micro_batches + first_layer_saved,
         working_set=inputs.ending(inputs.activations.first),
-        logits_and_loss=inputs.activations.held_logits,
+        logits_and_loss=inputs.activations.head.in_backward,
         communication_buffers=inputs.stage_buffers_after + inputs.reduction.in_second_layer,
     )
 
@@ -210,7 +210,7 @@ def _first_layer(inputs: PeakInputs) -> LiveTensors:
         gradients=inputs.reduction.at_end + inputs.deferred_gradients.ahead,
         activations=inputs.activations.other_micro_batches,
         working_set=inputs.activations.first.working,
-        logits_and_loss=inputs.activations.held_logits,
+        logits_and_loss=inputs.activations.head.in_backward,
         communication_buffers=inputs.stage_buffers_after + inputs.reduction.in_first_layer,
     )
 
@@ -222,7 +222,7 @@ def _embedding(inputs: PeakInputs) -> LiveTensors:
         gathered_parameters=inputs.gathered.in_embedding,
         gradients=inputs.reduction.at_end + inputs.deferred_gradients.ahead,
         activations=inputs.activations.other_micro_batches,
-        logits_and_loss=inputs.activations.held_logits,
+        logits_and_loss=inputs.activations.head.in_backward,
         communication_buffers=inputs.activations.buffers.receive + inputs.reduction.in_embedding,
     )
 

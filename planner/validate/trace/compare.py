@@ -103,7 +103,7 @@ def _parts(
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)
-        estimated_logits = estimated.logits + estimated.buffers.sent_gradient
+        estimated_logits = estimated.head.at_loss + estimated.buffers.sent_gradient
         rows.append(("logits_and_loss", logits, estimated_logits))
     rows.append(("peak", traced.peak_bytes, peak))
     return tuple(

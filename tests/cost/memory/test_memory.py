@@ -440,7 +440,7 @@ def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout
     q = scenario(model, framework)
     layouts = Layouts.stack([layout.replaced(micro_batch=n) for n in (1, 2, 3, 4, 8)])
     kept = stage_activations(Stages.of(q, layouts, 0))
-    for part in (kept.saved, kept.layer.working, kept.logits):
+    for part in (kept.saved, kept.layer.working, kept.head.at_loss):
         assert np.all(np.diff(part) >= 0)
     assert np.all(np.diff(estimate_layouts(q, layouts).memory_bytes) >= 0)
 

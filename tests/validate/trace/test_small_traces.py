@@ -20,7 +20,7 @@ from planner.validate.trace.step import measure
 from planner.validate.trace.tracer import Tracer
 from tests.descriptions import scenario
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.broad, pytest.mark.filterwarnings("ignore")]
 
 SIZES: dict[str, Any] = {
     "num_layers": 2,
