@@ -116,11 +116,15 @@ def _ring(sizes: Sizes, query: int, pair: int) -> tuple[Saved, Saved]:
     """Buffers of torch's ring attention in the second step of its backward pass.
 
     Counted: gradient sums in fp32, of keys and values three times (own, packed, received); keys and
-    values packed, copied by rows, and gathered of all ranks; gradients of two steps. Left out: what
-    attention has without a ring. torch 2.13, _context_parallel/_attention.py.
+    values packed, and gathered of all ranks; gradients of the first step, and of the second, which
+    has half of the queries or of the keys and values. Left out: what attention has without a ring.
+    torch 2.13, _context_parallel/_attention.py.
     """
     e, gathers = sizes.element, sizes.kernels.context_exchange == "gather-pass"
-    size = FP32 * (query + 3 * pair) + e * (4 * pair - query)
+    half_step = max(query / 2 + pair, query + pair / 2)
+    # of query, keys and values without a ring; the output's copy is freed before
+    counted = 2 * query + query * sizes.kernels.copies_ring_output
+    size = FP32 * (query + 3 * pair) + e * (2 * pair + half_step - counted)
     return (
         Saved("ring.gradients", size, "sharded", only_context=True),
         Saved("ring.gathered", e * pair * gathers, "rotated", only_context=True),

@@ -145,6 +145,7 @@ class StorageTimeline(TorchDispatchMode):
         self.phase: Phase = BEFORE
         self.region: adapter.Region | None = None
         self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._waited: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._next = 0
         self.moments: dict[str, int] = {}
         self._resize = torch.UntypedStorage.resize_
@@ -171,6 +172,11 @@ class StorageTimeline(TorchDispatchMode):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
+            if func.__name__.startswith("wait_tensor"):
+                # torch returns the tensor that it waited for; only the fake operator copies it
+                storage = args[0].untyped_storage()
+                self._keys[tensor.untyped_storage()] = self.watch(args[0])
+                self._waited[tensor.untyped_storage()] = storage
             self.watch(tensor)
         return result
 
