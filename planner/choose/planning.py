@@ -28,7 +28,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.training.training_run import Training
 from planner.describe.workload import Workload
-from planner.errors import LayoutError
+from planner.errors import LayoutError, shorten
 from planner.training.campaign import whole_training as whole_training_of
 from planner.training.whole_training import WholeTraining
 
@@ -236,6 +236,10 @@ def job_of_layout(
     experience: Experience,
 ) -> JobSpec:
     """Make the job of a layout, with the nodes and, by default, the global batch of the layout."""
+    if not isinstance(layout, Layout):
+        raise LayoutError(
+            f"layout = {shorten(repr(layout))} is not a layout; write for example Layout(dp=4, tp=2)"
+        )
     place = machine if isinstance(machine, Machine) else load_machine(machine)
     job = JobSpec(
         model,

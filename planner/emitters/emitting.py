@@ -36,6 +36,7 @@ def emit(
         estimate = rank
     else:
         _check_whole("rank", rank)
+        _check_kind("plan", plan, Plan, "plan; give what planner.plan(...) returned")
         estimate = plan.ranked_at(rank)
     _check_whole("steps", steps)
     if steps is not None and steps < 1:

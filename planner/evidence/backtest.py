@@ -17,6 +17,7 @@ from planner.cost.uncertainty import step_outlook
 from planner.errors import PlannerError
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Group, Interval, Score, group
+from planner.units import format_seconds
 
 GROUP_KEYS: dict[str, Callable[[Run], str]] = {
     "source": lambda run: run.source,
@@ -39,6 +40,8 @@ _FIGURES: dict[str, Callable[[Score], Any]] = {
 }
 _ABSURD = 1e6
 """Factor between measurement and estimate beyond which the measured value must be wrong."""
+_MOST_OF_PEAK = 2.0
+"""Model FLOP count all of attention, of which causal kernels compute half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +104,15 @@ def _score_scenario(runs: list[Run], experience: Experience) -> list[Score | Ref
 
 def _score_run(run: Run, scenario: Scenario, estimate: Estimate) -> Score | RefusedRun:
     memory = measurable_memory(run, estimate)
-    if reason := _refusal(run, estimate.step_time_s, memory):
+    if reason := _refusal(run, estimate, memory):
         return RefusedRun(run.row_id, run.source, reason)
     fits = estimate.fits or (run.open_recompute and _fits_with_recompute(run))
     return Score(run, estimate, memory, interval(run, scenario, estimate), fits)
 
 
-def _refusal(run: Run, step_time_s: float, memory: float) -> str:
+def _refusal(run: Run, estimate: Estimate, memory: float) -> str:
     """Return why a run cannot be compared with its estimate; empty if it can."""
+    step_time_s, machine = estimate.step_time_s, run.scenario.machine
     if not (math.isfinite(step_time_s) and math.isfinite(memory)):
         return f"no finite estimate for {run.layout}"
     if run.step_time_s is None and run.memory_bytes is None and run.fits is None:
@@ -122,6 +126,14 @@ def _refusal(run: Run, step_time_s: float, memory: float) -> str:
     ):
         if measured is not None and not 1 / _ABSURD < measured / estimated < _ABSURD:
             return f"the {name} is {measured / estimated:.0e} times its estimate; check the unit"
+    measured_s = run.step_time_s or math.inf
+    used = estimate.mfu * step_time_s / measured_s
+    used *= machine.peak(run.workload.base_precision) / machine.peak(run.workload.precision)
+    if used > _MOST_OF_PEAK:
+        return (
+            f"a step of {format_seconds(measured_s)} would need {used:.1f} times the peak of "
+            f"{run.layout.world} devices of {machine.name}; check the unit, batch and model"
+        )
     return ""
 
 

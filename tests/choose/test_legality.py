@@ -82,6 +82,11 @@ def test_a_legal_layout_passes() -> None:
             r"cut into 2 \* cp pieces; use a cp whose double divides it, such as 1, 2",
         ),
         (
+            {"sequence_length": 4097},
+            {"tp": 1, "cp": 4},
+            r"sequence of 4097 tokens is cut into 2 \* cp pieces; use cp = 1$",
+        ),
+        (
             {"framework": "megatron-deepspeed", "sequence_length": 4104},
             {"tp": 1, "cp": 16, "ulysses": 16, "zero_stage": 1},
             r"4104 tokens is cut into cp pieces; use a cp which divides it, such as 1, 2",

@@ -89,15 +89,23 @@ def _alike(scenarios: Mapping[int, Scenario]) -> list[list[int]]:
 
 
 def _search_steps(job: JobSpec) -> Iterator[dict[str, Scenario]]:
-    """Yield scenarios limited to what configuration files can express, then those without limit."""
+    """Yield scenarios limited to what configuration files can express, then those without limit:
+    of frameworks whose code can train the job, and then of all others."""
     written = _writable_scenarios(job)
     yield written
-    yield {
+    unlimited = {
         framework.name: replace(job.scenario(framework), experience=job.experience)
         for framework in job.searched_frameworks()
         if (framework.name not in written or written[framework.name].framework != framework)
         and (job.frameworks or not framework.instead_of)
     }
+    lacking = {
+        name: scenario
+        for name, scenario in unlimited.items()
+        if scenario.framework.code.lacks(job.model, job.workload)
+    }
+    able = {name: each for name, each in unlimited.items() if name not in lacking}
+    yield from filter(None, (able, lacking))
 
 
 def _writable_scenarios(job: JobSpec) -> dict[str, Scenario]:
@@ -136,7 +144,8 @@ def framework_notes(job: JobSpec, searched: Collection[str]) -> list[str]:
 
 def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
     """Name the notably faster layout of a framework that cannot build the model; empty if none."""
-    if best is None or job.frameworks or job.workload.adapted:
+    # code of transformers cannot come to train a convolutional network
+    if best is None or job.frameworks or job.workload.adapted or job.model.convolutional:
         return ""
     model, workload = job.model, job.workload
     frameworks = {

@@ -46,10 +46,13 @@ def _with_batch(job: JobSpec, size: int) -> JobSpec:
 
 
 def with_even_length(job: JobSpec) -> JobSpec:
-    """Pad or cut sequences to a length that divides well; the job itself if they do already."""
+    """Pad or cut sequences to a length that divides well; the job itself if they do already.
+
+    The tokens of an image are pieces of it: none can be cut or added.
+    """
     length = job.workload.sequence_length
     rest = length % _LENGTH_STEP
-    if rest == 0 or length < _LENGTH_STEP:
+    if rest == 0 or length < _LENGTH_STEP or job.model.vision is not None:
         return job
     most_cut = preferences().offers.sequence_cut.value * length
     cuts = rest <= min(most_cut, _LENGTH_STEP / 2)

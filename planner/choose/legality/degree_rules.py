@@ -136,10 +136,12 @@ def _sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[st
     if breaks((x.cp > 1) & (length % np.where(x.ulysses == x.cp, x.cp, 2 * x.cp) != 0)):
         exchanges_heads = y.ulysses == y.cp
         pieces, divided = ("cp", "which") if exchanges_heads else ("2 * cp", "whose double")
-        degrees = [d for d in divisors(length if exchanges_heads else length // 2) if d <= 64]
+        pieces_of = length if exchanges_heads else length / 2
+        degrees = [d for d in divisors(length) if d <= 64 and pieces_of % d == 0]
+        remedy = f"a cp {divided} divides it, such as {listed(degrees)}" if degrees[1:] else "cp = 1"
         yield (
-            f"cp = {y.cp}: the sequence of {length} tokens is cut into {pieces} pieces; use a cp "
-            f"{divided} divides it, such as {listed(degrees)}"
+            f"cp = {y.cp}: the sequence of {length} tokens is cut into {pieces} pieces; "
+            f"use {remedy}"
         )
 
 

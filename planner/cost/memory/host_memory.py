@@ -17,9 +17,9 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
 
     `stages`: the first of each layout; `device_bytes`: device memory of a rank, if the device uses
     host memory. Counted: a process per rank; a full checkpoint per rank if the framework reads it
-    whole, rank by rank or in shards if these exceed the node; offloaded states, gradients, weights;
-    pinned buffers for disk offload. Left out: page cache, data loaders, rounding of torch's host
-    allocator. Ren et al. 2021, arXiv:2101.06840; offload.md#host-memory-loading-offload.
+    whole, rank by rank or in shards if these exceed the node; offloaded states, gradients, weights
+    and activations; pinned buffers for disk offload. Left out: page cache, data loaders, rounding
+    of torch's host allocator. Ren et al. 2021, arXiv:2101.06840; offload.md#host-memory-loading-offload.
     """
     load, step = host_memory_phases(stages, device_bytes)
     loading = sum(load.values()) > sum(step.values())
@@ -37,9 +37,9 @@ def host_memory_phases(
     # with shared memory the profile's device context already counts the process
     process = stages.scenario.framework.buffers.host_process_bytes.value
     node, layouts = stages.of_states(_node), stages.layouts
-    per_node, offloaded = _ranks_per_node(stages), node.offloaded
+    per_node, activations = _ranks_per_node(stages), np.zeros(())
     if np.any(layouts.offloads_activations):
-        offloaded = offloaded + per_node * stage_activations(stages).offloaded
+        activations = per_node * stage_activations(stages).offloaded
     processes = per_node * (0.0 if device.uses_host_memory else process)
     # during checkpoint loading the devices hold only weights
     weights = np.minimum(node.weights, device_bytes)
@@ -50,7 +50,8 @@ def host_memory_phases(
     }
     step = {
         "processes": processes,
-        "offloaded_states": offloaded,
+        "offloaded_states": node.offloaded,
+        "offloaded_activations": activations,
         "pinned_buffers": node.pinned,
         "device_memory": per_node * device_bytes,
     }

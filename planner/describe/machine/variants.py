@@ -105,7 +105,7 @@ def scale_fields(machine: Machine, paths: Iterable[str], factor: float) -> Machi
 def override_fields(machine: Machine, overrides: tuple[str, ...]) -> Machine:
     """Override fields of a machine: `section.field=value`, with units; list entries by index."""
     fields = machine.model_dump()
-    for override in overrides:
+    for override in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise DescriptionError(

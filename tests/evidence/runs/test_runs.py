@@ -83,6 +83,10 @@ def refused(tmp_path: Path, **cells: object) -> str:
         ({"step_time_s": "1e300"}, "step_time_s = '1e300' must lie between"),
         ({"gpu_mem_gb": "1e-300"}, "must lie between"),
         ({"step_time_s": "1e12"}, "the step time is .* times its estimate; check the unit"),
+        (
+            {"step_time_s": "0.05"},
+            "would need .* times the peak of .* devices of .*; check the unit",
+        ),
         ({"step_time_s": "1e-8"}, "the step time is .*e-.* times its estimate; check the unit"),
     ],
 )
@@ -712,7 +716,7 @@ def test_a_linear_loss_never_holds_the_logits(tmp_path: Path) -> None:
         "system": "",
     }
     rows = [
-        row(**{**cells, "row_id": gib, "seq_len": tokens, "peak_memory_gib": gib})
+        row(**{**cells, "row_id": gib, "seq_len": tokens, "peak_memory_gib": gib, "step_time_s": ""})
         for tokens, gib in ((196608, 95.7), (262144, 124.6))
     ]
     less, more = score(read_runs(write(tmp_path / "l.csv", rows))).scores
