@@ -238,7 +238,7 @@ def job_of_layout(
     """Make the job of a layout, with the nodes and, by default, the global batch of the layout."""
     if not isinstance(layout, Layout):
         raise LayoutError(
-            f"layout = {shorten(repr(layout))} is not a layout; write for example Layout(dp=4, tp=2)"
+            f"layout = {shorten(repr(layout))} is not a layout; write for example Layout(dp=4)"
         )
     place = machine if isinstance(machine, Machine) else load_machine(machine)
     job = JobSpec(

@@ -92,7 +92,7 @@ def load_model(name: str, *, run: bool = True) -> Model:
 
 def load_machine(
     name: str,
-    overrides: tuple[str, ...] = (),
+    overrides: str | tuple[str, ...] = (),
     free_percent: float = 0.0,
     devices: int | None = None,
 ) -> Machine:

@@ -129,6 +129,12 @@ def test_a_plan_with_an_amount_that_is_no_number_is_refused(answer: Plan) -> Non
         Plan.from_json(json.dumps(data))
 
 
+def test_a_layout_of_another_type_is_refused() -> None:
+    layout: Any = {"dp": 4}
+    with pytest.raises(LayoutError, match=r"^layout = \{'dp': 4\} is not a layout; write for ex"):
+        planner.estimate("gpt2", "polaris", layout)
+
+
 def test_a_framework_of_another_type_is_refused() -> None:
     number: Any = 3
     with pytest.raises(DescriptionError, match="framework = 3 is not a name; give the name"):

@@ -281,6 +281,11 @@ def test_override_takes_units_and_says_so() -> None:
     assert load_machine("polaris").device.memory_bytes.value != 80e9
 
 
+def test_one_override_needs_no_list() -> None:
+    fields = "device.memory_bytes=80GB"
+    assert load_machine("polaris", fields) == load_machine("polaris", (fields,))
+
+
 def test_an_override_names_entries_of_a_list_by_their_places() -> None:
     wires = load_machine("frontier").node.fabric.wires
     changed = load_machine("frontier", ("node.fabric.wires.1-3,6.bytes_per_s=60GB/s",))

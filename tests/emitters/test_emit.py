@@ -285,6 +285,8 @@ def test_ranks_of_a_plan() -> None:
         for value in (2.5, 2.0, True, "2", np.float64(2)):
             with pytest.raises(EmitError, match=f"^{name} = .* is not a whole number; write"):
                 planner.emit(plan, **{name: value})
+    with pytest.raises(EmitError, match=r"^plan = None is not a plan; give what planner.plan"):
+        planner.emit(cast(Any, None))
     with pytest.raises(EmitError, match=r"^queue = None is not a name"):
         planner.emit(plan, queue=cast(Any, None))
     with pytest.raises(EmitError, match=r"^benchmark = 'no' is not a truth value"):

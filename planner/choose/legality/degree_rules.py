@@ -138,7 +138,9 @@ def _sequence(q: Scenario, x: Layouts, y: Layout, breaks: Breaks) -> Iterator[st
         pieces, divided = ("cp", "which") if exchanges_heads else ("2 * cp", "whose double")
         pieces_of = length if exchanges_heads else length / 2
         degrees = [d for d in divisors(length) if d <= 64 and pieces_of % d == 0]
-        remedy = f"a cp {divided} divides it, such as {listed(degrees)}" if degrees[1:] else "cp = 1"
+        remedy = (
+            f"a cp {divided} divides it, such as {listed(degrees)}" if degrees[1:] else "cp = 1"
+        )
         yield (
             f"cp = {y.cp}: the sequence of {length} tokens is cut into {pieces} pieces; "
             f"use {remedy}"

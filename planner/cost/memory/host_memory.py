@@ -19,7 +19,8 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     host memory. Counted: a process per rank; a full checkpoint per rank if the framework reads it
     whole, rank by rank or in shards if these exceed the node; offloaded states, gradients, weights
     and activations; pinned buffers for disk offload. Left out: page cache, data loaders, rounding
-    of torch's host allocator. Ren et al. 2021, arXiv:2101.06840; offload.md#host-memory-loading-offload.
+    of torch's host allocator. Ren et al. 2021, arXiv:2101.06840;
+    offload.md#host-memory-loading-offload.
     """
     load, step = host_memory_phases(stages, device_bytes)
     loading = sum(load.values()) > sum(step.values())

@@ -93,8 +93,8 @@ def frozen(stages: Stages) -> Float:
     )
     if stages.scenario.workload.base_format.startswith("nf4"):
         # FSDP leaves out 4-bit weights, which are bytes (accelerate 1.15, utils/fsdp_utils.py)
-        others = params.embedding + params.head
-        shard = others / np.where(layouts.shards_states, layouts.num_shards, 1)
+        vocabulary = params.embedding + params.head
+        shard = vocabulary / np.where(layouts.shards_states, layouts.num_shards, 1)
     return gathered_ones * size.weight_bytes + shard * stages.frozen_bytes
 
 

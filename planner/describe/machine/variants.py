@@ -31,7 +31,7 @@ def reserve_memory(machine: Machine, percent: float) -> Machine:
 
 
 def vary(
-    machine: Machine, overrides: tuple[str, ...], free_percent: float, devices: int | None
+    machine: Machine, overrides: str | tuple[str, ...], free_percent: float, devices: int | None
 ) -> Machine:
     """Apply overrides, memory left free, and a part of a node to a machine, in this order."""
     changed = override_fields(machine, overrides) if overrides else machine
@@ -102,7 +102,7 @@ def scale_fields(machine: Machine, paths: Iterable[str], factor: float) -> Machi
     return Machine.described(fields, where="scaled")
 
 
-def override_fields(machine: Machine, overrides: tuple[str, ...]) -> Machine:
+def override_fields(machine: Machine, overrides: str | tuple[str, ...]) -> Machine:
     """Override fields of a machine: `section.field=value`, with units; list entries by index."""
     fields = machine.model_dump()
     for override in [overrides] if isinstance(overrides, str) else overrides:

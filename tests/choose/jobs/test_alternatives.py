@@ -17,7 +17,12 @@ from planner.choose.jobs import alternatives, job_search
 from planner.choose.jobs.alternatives import Alternative
 from planner.choose.jobs.job_search import JobCandidates, Within, search_jobs
 from planner.choose.jobs.job_spec import JobSpec
-from planner.choose.jobs.neighbours import nearby_batches, nearest_batches, uneven
+from planner.choose.jobs.neighbours import (
+    nearby_batches,
+    nearest_batches,
+    uneven,
+    with_even_length,
+)
 from planner.choose.legality import check
 from planner.choose.plan import Plan
 from planner.choose.planning import plan, plan_job
@@ -122,6 +127,12 @@ def test_json_of_the_advice(fifteen_nodes: Plan) -> None:
     assert advice == data["alternatives"][0]
     assert {each["kind"] for each in data["alternatives"]} >= {"as-asked", "batch", "nodes"}
     assert Plan.from_json(fifteen_nodes.to_json()) == fifteen_nodes
+
+
+def test_images_are_not_cut() -> None:
+    """A vision transformer has 257 tokens: 16 x 16 pieces and its class."""
+    images = job(1, 64, 257, "vit-h-14", machine="polaris")
+    assert with_even_length(images) is images
 
 
 def test_padding_is_not_useful() -> None:

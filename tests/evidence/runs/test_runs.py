@@ -716,7 +716,9 @@ def test_a_linear_loss_never_holds_the_logits(tmp_path: Path) -> None:
         "system": "",
     }
     rows = [
-        row(**{**cells, "row_id": gib, "seq_len": tokens, "peak_memory_gib": gib, "step_time_s": ""})
+        row(
+            **{**cells, "row_id": gib, "seq_len": tokens, "peak_memory_gib": gib, "step_time_s": ""}
+        )
         for tokens, gib in ((196608, 95.7), (262144, 124.6))
     ]
     less, more = score(read_runs(write(tmp_path / "l.csv", rows))).scores
