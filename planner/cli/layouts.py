@@ -64,6 +64,7 @@ def plan_command(
     from planner.show.terminal import console, print_link
 
     job, learned = options.load(training=training.fields())
+    training.check_length(job.workload.all_tokens)
     with waiting("searching layouts"):
         answer = job.plan(top)
     answered = job.replaced(workload=answer.workload)
@@ -147,6 +148,7 @@ def _training(
     from planner.training.campaign import whole_training
 
     training = Training.described(options.fields(), where="training")
+    options.check_length(tokens)
     if tokens is None:
         return None
     longer = replace(scenario, workload=scenario.workload.replaced(tokens=tokens))

@@ -67,6 +67,12 @@ def test_wrong_use_is_one_sentence(capsys: Captured, options: str, words: str) -
     assert words in refused(capsys, *PLAN.split(), *options.split())
 
 
+@pytest.mark.parametrize("command", ["plan gpt2 -n 1", "estimate gpt2 --dp 4"])
+def test_costs_of_a_training_without_length_are_refused(capsys: Captured, command: str) -> None:
+    said = refused(capsys, *command.split(), "--machine", "polaris", "--price", "2")
+    assert "is of a whole training, whose length is not stated; add --tokens or --samples" in said
+
+
 def test_a_wrong_file_is_one_sentence(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "training.toml"
     path.write_text("charges = 5\n")

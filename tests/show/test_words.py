@@ -26,6 +26,7 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.show import words
 from planner.show.plan_report import show_plan, strategies_table
+from planner.training.whole_training import Amount
 from planner.units import format_seconds
 
 _JOB = Workload(global_batch=64, sequence_length=1024, tokens=1e13)
@@ -71,6 +72,17 @@ def test_the_first_lines_are_the_whole_answer(plan: Plan) -> None:
         assert part in lines["Cost"]
     text = joined(printed(plan))
     assert all(f"{label}: {' '.join(line.split())}" in text for label, line in lines.items())
+
+
+def test_a_stated_price_and_emissions_follow_the_node_hours(plan: Plan) -> None:
+    training, best = plan.training, plan.recommended
+    assert training is not None
+    assert best is not None
+    assert "price" not in cost_sentence(plan, best)
+    price, carbon = Amount(13_300, 12_000, 15_000), Amount(5_990, 5_000, 7_000)
+    bill = replace(training.bill, price=price, carbon_kg=carbon)
+    charged = replace(plan, training=replace(training, bill=bill))
+    assert " node-hours, a price of 13,300, 5.99 t CO2e" in cost_sentence(charged, best)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

@@ -151,12 +151,20 @@ def headline(plan: Plan) -> str:
 
 
 def training_cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
-    """Return amount, duration and node-hours of a training, or of 1,000 steps."""
+    """Return amount, duration and node-hours of a training, or of 1,000 steps.
+
+    Price and emissions follow the node-hours where they are stated.
+    """
     tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
     if plan.training is not None and estimate == plan.recommended:
-        time_s, hours = plan.training.time.expected, plan.training.bill.node_hours.expected
+        time_s, bill = plan.training.time.expected, plan.training.bill
         amount = f"training on {format_count(tokens or 0)} {plan.workload.unit}"
-        return amount, format_seconds(time_s), f"{format_amount(hours)} node-hours"
+        costs = [f"{format_amount(bill.node_hours.expected)} node-hours"]
+        if bill.price is not None:
+            costs.append(f"a price of {format_amount(bill.price.expected)}")
+        if bill.carbon_kg is not None:
+            costs.append(f"{format_amount(bill.carbon_kg.expected / 1000)} t CO2e")
+        return amount, format_seconds(time_s), ", ".join(costs)
     amount = f"steps of {format_count(tokens)} {plan.workload.unit}" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"

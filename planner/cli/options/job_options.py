@@ -27,7 +27,7 @@ from planner.describe.training.training_run import (
     Loader,
 )
 from planner.describe.workload import Workload
-from planner.errors import DescriptionError, PlannerError
+from planner.errors import DescriptionError, PlannerError, shorten
 
 if TYPE_CHECKING:
     from planner.choose.user_layouts import CompletedLayout
@@ -223,3 +223,12 @@ class TrainingOptions:
             if values:
                 fields[name] = {**before, **values}
         return fields
+
+    def check_length(self, tokens: float | None) -> None:
+        """Refuse fields of a training that has no length: nothing would follow from them."""
+        if not tokens and (fields := self.fields()):
+            name, value = next(iter(fields.items()))
+            raise DescriptionError(
+                f"{name} = {shorten(repr(value))} is of a whole training, whose length is not "
+                "stated; add --tokens or --samples"
+            )
