@@ -54,6 +54,8 @@ class PlanPoint:
     """Uncommon features of the layout, for example offload or a very deep pipeline."""
     training: WholeTraining | None = None
     """The whole training; None if nothing fits or the workload states no tokens."""
+    changed: tuple[str, ...] = ()
+    """Batch and length of sequences, where they are not those that were asked."""
 
     @property
     def fits(self) -> bool:
@@ -117,9 +119,9 @@ class PlanPoint:
         return self.scenario, self.best
 
     def describe(self) -> str:
-        """Return layout, framework and step time as a phrase."""
+        """Return layout, framework, step time, and what is not as it was asked, as a phrase."""
         _, best = self.recommended()
-        return f"{estimate_words(best)}, {step_time(best)}"
+        return ", ".join([estimate_words(best), *self.changed, step_time(best)])
 
     def row(self, reason: str = "", **columns: Any) -> Row:
         """Return a table row: nodes, estimate, extra columns, and the reason last."""
@@ -181,13 +183,14 @@ def point_of(job: JobSpec, parts: JobCandidates, request: JobSpec | None = None)
         return PlanPoint(job.nodes, job.machine, workload, _infeasible_reason(parts.values()))
     scenario = parts[best.framework].scenario
     uncommon = tuple(_uncommon_features(scenario, best))
-    reason = "; ".join([*uncommon, largest_parts(best)])
-    if workload.global_batch != request.workload.global_batch:
-        reason = f"batch {workload.global_batch:,}; {reason}"
+    changed = []
     if workload.sequence_length != request.workload.sequence_length:
-        reason = f"sequences of {workload.sequence_length:,}; {reason}"
+        changed.append(f"sequences of {workload.sequence_length:,}")
+    if workload.global_batch != request.workload.global_batch:
+        changed.append(f"batch {workload.global_batch:,}")
+    reason = "; ".join([*changed, *uncommon, largest_parts(best)])
     training = whole_training(scenario, best, job.nodes, job.training)
-    about = reason, best, scenario, uncommon, training
+    about = reason, best, scenario, uncommon, training, tuple(changed)
     return PlanPoint(job.nodes, scenario.machine, workload, *about)
 
 

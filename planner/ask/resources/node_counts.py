@@ -135,7 +135,7 @@ def _knee(point: PlanPoint, first: PlanPoint, row: Row, larger: Row | None = Non
     _, best = point.recommended()
     sentence = (
         f"{point.place}: {100 * row['efficiency']:.0f} % of the tokens/s per node on "
-        f"{counted(first.nodes, 'node')}, {step_time(best)}"
+        f"{', '.join([counted(first.nodes, 'node'), *point.changed, step_time(best)])}"
     )
     if larger is None:
         return f"{sentence}; this is the largest node count that was planned."
