@@ -172,7 +172,7 @@ def test_activations_on_the_host_leave_the_device_and_cross_the_link() -> None:
     assert kept(layout, asked) - kept(moved, asked) == pytest.approx(inputs)
     # beside activations the host is busier with the step than with loading
     stages, busy = Stages.of_pipeline(asked, moved), 1e12
-    assert host_memory(stages, busy)["offloaded_states"] == pytest.approx(4 * inputs)
+    assert host_memory(stages, busy)["offloaded_activations"] == pytest.approx(4 * inputs)
     found = estimate_layouts(asked, Layouts.stack([layout, moved]))
     # copies are awaited, both ways
     link = asked.machine.node.host_link_bytes_per_s.value

@@ -942,6 +942,7 @@ def test_memory_of_a_gpt_whose_states_few_ranks_share(
         "global_batch": 2048,
         "peak_memory_gib": measured,
         "memory_kind": "nvidia-smi GB",
+        "step_time_s": "",
     }
     (item,) = score([accepted(tmp_path, **cells)]).scores
     assert item.estimated_memory_bytes == pytest.approx(measured * 2**30, rel=0.06)
