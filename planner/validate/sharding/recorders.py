@@ -173,12 +173,15 @@ class StorageTimeline(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             if func.__name__.startswith("wait_tensor"):
-                # torch returns the tensor that it waited for; only the fake operator copies it
-                storage = args[0].untyped_storage()
-                self._keys[tensor.untyped_storage()] = self.watch(args[0])
-                self._waited[tensor.untyped_storage()] = storage
+                self._wait(args[0].untyped_storage(), tensor.untyped_storage())
             self.watch(tensor)
         return result
+
+    def _wait(self, sent: Any, result: Any) -> None:
+        """Take a result for the storage that was waited for: only the fake operator copies it."""
+        if result is not sent:
+            self._keys[result] = self._seen(sent)
+            self._waited[result] = sent
 
     def watch(self, tensor: torch.Tensor) -> int:
         """Follow a tensor's storage. Returns its key."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import planner  # noqa: E402
@@ -133,6 +135,24 @@ def test_dropout_keeps_masks_of_a_byte() -> None:
     # of a layer: behind attention and both products, the second of which is four times as wide
     assert more == [0, (1 + 4 + 1) * 128 * 128, 0] or more == [0, 128 * 128 * (1 + 4 * 5 + 1), 0]
     assert plain.flop == dropped.flop
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_a_tensor_that_is_waited_for_is_counted_once_and_let_go(fake: bool) -> None:
+    """torch returns the tensor itself; its fake operator returns a copy."""
+    timeline = StorageTimeline()
+
+    def live() -> int:
+        return sum(event.bytes for event in timeline.live(len(timeline.events)))
+
+    with FakeTensorMode() if fake else contextlib.nullcontext(), timeline:
+        sent = torch.empty(8)
+        result = torch.ops._c10d_functional.wait_tensor(sent)
+        assert live() == 32
+        del sent
+        assert live() == 32
+        del result
+        assert live() == 0
 
 
 def _peak(name: str, batch: int) -> int:
