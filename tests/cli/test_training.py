@@ -70,7 +70,7 @@ def test_wrong_use_is_one_sentence(capsys: Captured, options: str, words: str) -
 @pytest.mark.parametrize("command", ["plan gpt2 -n 1", "estimate gpt2 --dp 4"])
 def test_costs_of_a_training_without_length_are_refused(capsys: Captured, command: str) -> None:
     said = refused(capsys, *command.split(), "--machine", "polaris", "--price", "2")
-    assert "is of a whole training, whose length is not stated; add --tokens or --samples" in said
+    assert "is of a whole training, whose length is not stated; add --tokens" in said
 
 
 def test_a_wrong_file_is_one_sentence(capsys: Captured, tmp_path: Path) -> None:

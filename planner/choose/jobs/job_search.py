@@ -144,7 +144,7 @@ def framework_notes(job: JobSpec, searched: Collection[str]) -> list[str]:
 
 def faster_without_files(job: JobSpec, best: Estimate | None) -> str:
     """Name the notably faster layout of a framework that cannot build the model; empty if none."""
-    # code of transformers cannot come to train a convolutional network
+    # frameworks that build transformers do not train convolutional networks
     if best is None or job.frameworks or job.workload.adapted or job.model.convolutional:
         return ""
     model, workload = job.model, job.workload

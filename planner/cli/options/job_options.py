@@ -230,5 +230,5 @@ class TrainingOptions:
             name, value = next(iter(fields.items()))
             raise DescriptionError(
                 f"{name} = {shorten(repr(value))} is of a whole training, whose length is not "
-                "stated; add --tokens or --samples"
+                "stated; add --tokens"
             )

@@ -122,7 +122,7 @@ def _ring(sizes: Sizes, query: int, pair: int) -> tuple[Saved, Saved]:
     """
     e, gathers = sizes.element, sizes.kernels.context_exchange == "gather-pass"
     half_step = max(query / 2 + pair, query + pair / 2)
-    # of query, keys and values without a ring; the output's copy is freed before
+    # `working` has part of these gradients already; the output's copy is freed by then
     counted = 2 * query + query * sizes.kernels.copies_ring_output
     size = FP32 * (query + 3 * pair) + e * (2 * pair + half_step - counted)
     return (

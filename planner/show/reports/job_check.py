@@ -159,7 +159,7 @@ def _site(script: BatchScript, machine: Machine) -> Iterator[Finding]:
     if missing := lacking(script, machine):
         yield _finding("site", lines=" and ".join(missing))
     launch = machine.scheduler.launch
-    # what the site binds one task a node by is no mistake of a script that starts one
+    # with one task a node, the options that the site itself gives for that are right
     usual = " ".join(launch.node_options) if launch and script.inside else ""
     for word, reason in (launch.warns if launch else {}).items():
         if word in script.text and word not in usual:

@@ -178,7 +178,7 @@ class StorageTimeline(TorchDispatchMode):
         return result
 
     def _wait(self, sent: Any, result: Any) -> None:
-        """Take a result for the storage that was waited for: only the fake operator copies it."""
+        """Count a wait and its result as one storage: only the fake operator copies it."""
         if result is not sent:
             self._keys[result] = self._seen(sent)
             self._waited[result] = sent
